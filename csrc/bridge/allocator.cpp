@@ -1,0 +1,115 @@
+// Presents the core's caching allocators as one c10::DeviceAllocator, and the pinned host cache as a c10::Allocator.
+#include "bridge/allocator.h"
+
+#include <c10/core/CachingDeviceAllocator.h>
+
+#include "bridge/guard.h"
+
+namespace fl::bridge {
+
+namespace {
+
+void free_block(void* context) {
+  auto* block = static_cast<Block*>(context);
+  block->device->allocator->free(block);
+}
+
+void free_host_block(void* context) { host_free(static_cast<HostBlock*>(context)); }
+
+void fill(c10::CachingAllocator::Stat& to, const AllocatorStats::Stat& from) {
+  to.current = from.current;
+  to.peak = from.peak;
+  to.allocated = from.allocated;
+  to.freed = from.freed;
+}
+
+class DeviceAllocatorProxy final : public c10::DeviceAllocator {
+ public:
+  c10::DataPtr allocate(size_t bytes) override {
+    const int index = current_device();
+    const c10::Device device(c10::kPrivateUse1, static_cast<c10::DeviceIndex>(index));
+    if (bytes == 0) return {nullptr, nullptr, &free_block, device};
+    Block* block = fl::device(index).allocator->allocate(bytes, current_stream(index));
+    return {block->ptr, block, &free_block, device};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
+  void copy_data(void* dst, const void* src, std::size_t bytes) const override {
+    const int index = current_device();
+    Stream& stream = current_stream(index);
+    const fl_status status = stream.device->adapter->copy_d2d(stream.handle, fl_memory{dst, nullptr, 0},
+                                                              fl_memory{const_cast<void*>(src), nullptr, 0}, bytes);
+    TORCH_CHECK(status == FL_STATUS_OK, "copy of ", bytes, " bytes on fl:", index, " failed");
+  }
+
+  bool initialized() override { return devices_opened(); }
+  void emptyCache(c10::MempoolId_t) override {
+    if (!devices_opened()) return;
+    for (int i = 0; i < device_count(); ++i) fl::device(i).allocator->empty_cache();
+    host_empty_cache();
+  }
+  void recordStream(const c10::DataPtr& ptr, c10::Stream stream) override {
+    if (ptr.get_context() == nullptr || ptr.get_deleter() != &free_block) return;
+    auto* block = static_cast<Block*>(ptr.get_context());
+    block->device->allocator->record_stream(block, core_stream(stream));
+  }
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex index) override {
+    const AllocatorStats s = fl::device(index).allocator->stats();
+    c10::CachingDeviceAllocator::DeviceStats out;
+    const auto all = [](c10::CachingAllocator::StatArray& to, const AllocatorStats::Stat& from) { fill(to[0], from); };
+    all(out.allocation, s.allocation);
+    all(out.segment, s.segment);
+    all(out.active, s.active);
+    all(out.inactive_split, s.inactive_split);
+    all(out.allocated_bytes, s.allocated_bytes);
+    all(out.reserved_bytes, s.reserved_bytes);
+    all(out.active_bytes, s.active_bytes);
+    all(out.inactive_split_bytes, s.inactive_split_bytes);
+    all(out.requested_bytes, s.requested_bytes);
+    out.num_alloc_retries = s.num_alloc_retries;
+    out.num_ooms = s.num_ooms;
+    out.num_device_alloc = s.num_device_alloc;
+    out.num_device_free = s.num_device_free;
+    out.max_split_size = s.max_split_size;
+    return out;
+  }
+  void resetAccumulatedStats(c10::DeviceIndex index) override { fl::device(index).allocator->reset_accumulated_stats(); }
+  void resetPeakStats(c10::DeviceIndex index) override { fl::device(index).allocator->reset_peak_stats(); }
+  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex index) override {
+    Device& d = fl::device(index);
+    const auto reserved = static_cast<uint64_t>(d.allocator->stats().reserved_bytes.current);
+    return {d.total_memory - std::min(reserved, d.total_memory), d.total_memory};
+  }
+};
+
+class PinnedAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t bytes) override {
+    const c10::Device cpu(c10::kCPU);
+    if (bytes == 0) return {nullptr, nullptr, &free_host_block, cpu};
+    void* address = nullptr;
+    HostBlock* block = host_allocate(bytes, current_device(), &address);
+    return {address, block, &free_host_block, cpu};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
+  void copy_data(void* dst, const void* src, std::size_t bytes) const override { default_copy_data(dst, src, bytes); }
+};
+
+DeviceAllocatorProxy& proxy() {
+  static auto* p = new DeviceAllocatorProxy;
+  return *p;
+}
+
+}  // namespace
+
+c10::Allocator* device_allocator() { return &proxy(); }
+c10::Allocator* pinned_allocator() {
+  static auto* p = new PinnedAllocator;
+  return p;
+}
+void register_allocator() { c10::SetAllocator(c10::kPrivateUse1, &proxy()); }
+
+Block* block_of(const c10::DataPtr& ptr) {
+  return ptr.get_deleter() == &free_block ? static_cast<Block*>(ptr.get_context()) : nullptr;
+}
+
+}  // namespace fl::bridge

@@ -1,0 +1,225 @@
+// Copies in every direction: dtype, layout, host to device and back, device to device, chip to chip; and the reads of
+// single elements. copy_() of PyTorch arrives here as _copy_from(self, dst).
+#include <ATen/Functions.h>
+#include <ATen/TensorIterator.h>
+#include <torch/library.h>
+
+#include "bridge/call.h"
+#include "bridge/factory.h"
+#include "bridge/route.h"
+#include "core/error.h"
+
+namespace fl::bridge {
+
+namespace {
+
+void check(Device& device, fl_status status, const char* what) {
+  if (status != FL_STATUS_OK) raise_status(*device.adapter, device.index, status, what);
+}
+
+fl_memory memory(const at::Tensor& t) {
+  Device& device = fl::device(t.device().index());
+  return memory_of(device, t, static_cast<char*>(t.storage().mutable_data()) + t.storage_offset() * static_cast<int64_t>(t.itemsize()));
+}
+
+uint64_t bytes_of(const at::Tensor& t) { return static_cast<uint64_t>(t.numel()) * t.itemsize(); }
+
+void on_device_slow(const at::Tensor& src, const at::Tensor& dst);
+
+// Same device: one copy kernel over the broadcast pair.
+void on_device(const at::Tensor& src, const at::Tensor& dst) {
+  if (src.is_conj() != dst.is_conj() || src.is_neg() != dst.is_neg()) {
+    // Resolve the lazy bits on plain views, so that the copy itself sees values only.
+    at::Tensor plain = src;
+    if (plain.is_neg() != dst.is_neg()) {
+      plain = plain.is_neg() ? at::neg(plain._neg_view()) : at::neg(plain)._neg_view();
+    }
+    if (plain.is_conj() != dst.is_conj()) plain = plain.is_conj() ? at::conj_physical(plain._conj()) : at::conj_physical(plain)._conj();
+    return on_device(plain, dst);
+  }
+  if (src.dtype() == dst.dtype() && src.sizes() == dst.sizes() && src.strides() == dst.strides() && src.is_non_overlapping_and_dense()) {
+    Stream& stream = current_stream(dst.device().index());
+    return check(*stream.device, stream.device->adapter->copy_d2d(stream.handle, memory(dst), memory(src), bytes_of(src)), "copy");
+  }
+  auto iter = at::TensorIteratorConfig()
+                  .add_output(dst)
+                  .add_const_input(src)
+                  .resize_outputs(false)
+                  .check_all_same_dtype(false)
+                  .check_all_same_device(true)
+                  .set_check_mem_overlap(true)
+                  .build();
+  if (iter.numel() == 0) return;
+  static const int overload = overload_id("aten::copy_");
+  if (lower_copy(iter, overload)) return;
+  on_device_slow(src, dst);
+}
+
+// Host source into a dense device target of the same sizes, type and strides.
+void upload(const at::Tensor& src, const at::Tensor& dst, bool non_blocking) {
+  Stream& stream = current_stream(dst.device().index());
+  check(*stream.device, stream.device->adapter->copy_h2d(stream.handle, memory(dst), src.const_data_ptr(), bytes_of(src)),
+        "copy from the host");
+  if (HostBlock* block = host_find(src.const_data_ptr())) {
+    if (non_blocking) host_record(block, stream);
+    else stream.synchronize();
+  }
+}
+
+void download(const at::Tensor& src, const at::Tensor& dst, bool non_blocking) {
+  Stream& stream = current_stream(src.device().index());
+  check(*stream.device, stream.device->adapter->copy_d2h(stream.handle, dst.mutable_data_ptr(), memory(src), bytes_of(src)),
+        "copy to the host");
+  HostBlock* block = non_blocking ? host_find(dst.const_data_ptr()) : nullptr;
+  if (block != nullptr) host_record(block, stream);
+  else stream.synchronize();
+}
+
+bool same_dense_layout(const at::Tensor& a, const at::Tensor& b) {
+  return a.dtype() == b.dtype() && a.sizes() == b.sizes() && a.strides() == b.strides() && a.is_non_overlapping_and_dense() &&
+         a.is_conj() == b.is_conj() && a.is_neg() == b.is_neg();
+}
+
+void from_host(const at::Tensor& src, const at::Tensor& dst, bool non_blocking) {
+  if (same_dense_layout(src, dst)) return upload(src, dst, non_blocking);
+  if (dst.is_non_overlapping_and_dense() && !dst.is_conj() && !dst.is_neg()) {
+    at::Tensor staged = at::empty_strided(dst.sizes(), dst.strides(), src.options().dtype(dst.scalar_type()).pinned_memory(false));
+    staged.copy_(src);
+    return upload(staged, dst, false);
+  }
+  at::Tensor staged = at::empty(dst.sizes(), src.options().dtype(dst.scalar_type()).pinned_memory(false));
+  staged.copy_(src);
+  at::Tensor dense = empty(dst.sizes(), dst.scalar_type(), dst.device());
+  upload(staged, dense, false);
+  on_device(dense, dst);
+}
+
+void to_host(const at::Tensor& src, const at::Tensor& dst, bool non_blocking) {
+  if (same_dense_layout(src, dst)) return download(src, dst, non_blocking);
+  at::Tensor dense = src;
+  if (src.sizes() != dst.sizes()) dense = src.expand(dst.sizes());
+  if (!dense.is_non_overlapping_and_dense() || dense.is_conj() || dense.is_neg()) {
+    at::Tensor packed = empty(dense.sizes(), dense.scalar_type(), dense.device());
+    on_device(dense, packed);
+    dense = packed;
+  }
+  at::Tensor staged = at::empty_strided(dense.sizes(), dense.strides(), dense.options().device(at::kCPU));
+  download(dense, staged, false);
+  dst.copy_(staged);
+}
+
+void on_device_slow(const at::Tensor& src, const at::Tensor& dst) {
+  // No copy kernel for these types: through the host. Counted as the CPU tier's.
+  static const int overload = overload_id("aten::copy_");
+  at::Tensor host = at::empty_strided(src.sizes(), src.is_non_overlapping_and_dense() ? src.strides() : at::IntArrayRef(c10::contiguous_strides(src.sizes())),
+                                      src.options().device(at::kCPU));
+  if (!src.is_non_overlapping_and_dense() || !dst.is_non_overlapping_and_dense()) {
+    // Strided without a kernel: move the whole storage span both ways.
+    const auto whole = [](const at::Tensor& t) {
+      const int64_t span = static_cast<int64_t>(t.storage().nbytes() / t.itemsize());
+      return t.as_strided({span}, {1}, 0);
+    };
+    at::Tensor from = at::empty({whole(src).numel()}, host.options());
+    download(whole(src), from, false);
+    at::Tensor to = at::empty({whole(dst).numel()}, host.options().dtype(dst.scalar_type()));
+    download(whole(dst), to, false);
+    to.as_strided(dst.sizes(), dst.strides(), dst.storage_offset())
+        .copy_(from.as_strided(src.sizes(), src.strides(), src.storage_offset()));
+    upload(to, whole(dst), false);
+  } else {
+    download(src, host, false);
+    at::Tensor cast = at::empty_strided(dst.sizes(), dst.strides(), host.options().dtype(dst.scalar_type()));
+    cast.copy_(host);
+    upload(cast, dst, false);
+  }
+  count(dst.device().index(), overload, Tier::Cpu);
+  count_bytes(dst.device().index(), Tier::Cpu, bytes_of(src) + bytes_of(dst));
+}
+
+// Two devices: both streams wait for each other around the transfer, so neither memory is read or reused too early.
+void across(const at::Tensor& src, const at::Tensor& dst, bool non_blocking) {
+  Device &from = fl::device(src.device().index()), &to = fl::device(dst.device().index());
+  at::Tensor packed = src;
+  if (src.scalar_type() != dst.scalar_type() || src.sizes() != dst.sizes() || !same_dense_layout(src, dst)) {
+    const bool dense = dst.is_non_overlapping_and_dense();
+    packed = dense ? empty_strided(dst.sizes(), dst.strides(), dst.scalar_type(), src.device())
+                   : empty(dst.sizes(), dst.scalar_type(), src.device());
+    if (dst.is_conj()) packed = packed._conj();
+    if (dst.is_neg()) packed = packed._neg_view();
+    on_device(src, packed);
+  }
+  at::Tensor target = dst;
+  if (!dst.is_non_overlapping_and_dense()) {
+    target = empty(dst.sizes(), dst.scalar_type(), dst.device());
+    if (dst.is_conj()) target = target._conj();
+    if (dst.is_neg()) target = target._neg_view();
+  }
+  Stream &source = current_stream(from.index), &sink = current_stream(to.index);
+  if (from.adapter == to.adapter && from.has(FL_CAP_PEER) && FL_HAS(from.adapter, copy_peer)) {
+    Event ready, done;
+    ready.record(sink);
+    ready.wait(source);
+    check(from, from.adapter->copy_peer(source.handle, to.ordinal, memory(target), from.ordinal, memory(packed), bytes_of(packed)),
+          "copy to another device");
+    done.record(source);
+    done.wait(sink);
+  } else {
+    at::Tensor host = at::empty_strided(packed.sizes(), packed.strides(), packed.options().device(at::kCPU));
+    if (packed.is_conj()) host = host._conj();
+    if (packed.is_neg()) host = host._neg_view();
+    download(packed, host, false);
+    upload(host, target, false);
+  }
+  if (!target.is_same(dst)) {
+    DeviceContext context(dst.device());
+    on_device(target, dst);
+  }
+  if (!non_blocking) sink.synchronize();
+}
+
+at::Tensor copy_from(const at::Tensor& self, const at::Tensor& dst, bool non_blocking) {
+  if (dst.numel() == 0) return dst;
+  if (self.is_same(dst)) return dst;
+  at::Tensor src = self.sizes() == dst.sizes() ? self : self.expand(dst.sizes());
+  at::assert_no_internal_overlap(dst);
+  DeviceContext context(dst.is_privateuseone() ? dst.device() : src.device());
+  if (src.is_privateuseone() && dst.is_privateuseone()) {
+    if (src.device() == dst.device()) on_device(src, dst);
+    else across(src, dst, non_blocking);
+  } else if (dst.is_privateuseone()) {
+    TORCH_CHECK_NOT_IMPLEMENTED(src.is_cpu(), "copy from ", src.device(), " to ", dst.device(), " is not supported; go through the CPU");
+    from_host(src, dst, non_blocking);
+  } else {
+    TORCH_CHECK_NOT_IMPLEMENTED(dst.is_cpu(), "copy from ", src.device(), " to ", dst.device(), " is not supported; go through the CPU");
+    to_host(src, dst, non_blocking);
+  }
+  return dst;
+}
+
+at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& dst) {
+  at::native::resize_output(dst, self.sizes());
+  return copy_from(self, dst, false);
+}
+
+c10::Scalar local_scalar_dense(const at::Tensor& self) {
+  DeviceContext context(self.device());
+  at::Tensor host = at::empty({}, self.options().device(at::kCPU));
+  at::Tensor element = self.dim() == 0 ? self : self.reshape({});
+  if (element.is_conj() || element.is_neg()) {
+    at::Tensor packed = empty({}, self.scalar_type(), self.device());
+    on_device(element, packed);
+    element = packed;
+  }
+  download(element, host, false);
+  return host.item();
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("_copy_from", copy_from);
+  m.impl("_copy_from_and_resize", copy_from_and_resize);
+  m.impl("_local_scalar_dense", local_scalar_dense);
+}
+
+}  // namespace fl::bridge

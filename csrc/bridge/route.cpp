@@ -1,0 +1,170 @@
+// Chooses the tier of a call that no native kernel took. See route.h.
+#include "bridge/route.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <map>
+#include <mutex>
+#include <shared_mutex>
+#include <sstream>
+#include <unordered_map>
+
+#include "bridge/settings.h"
+#include "core/device.h"
+
+namespace fl::bridge {
+
+namespace {
+
+constexpr Tier kNoPin = Tier::Native;
+
+struct Overload {  // what is known of one operator; lives for ever
+  int id;
+  std::string name;  // "aten::add.Tensor"
+  std::string base;  // "aten::add"
+  std::atomic<bool> no_decomposition{false};
+  std::atomic<bool> no_library{false};
+};
+
+struct Routes {
+  std::shared_mutex mutex;
+  std::unordered_map<std::string, Overload*> overloads;
+  std::map<std::pair<int, std::string>, Tier> pins;
+};
+Routes& routes() {
+  static auto* r = new Routes;
+  return *r;
+}
+
+PythonTier python_tier = nullptr;
+
+// Overloads being decomposed on this thread: one that reaches itself again must not try once more.
+thread_local std::vector<const Overload*> decomposing;
+
+Overload& overload_of(const c10::OperatorHandle& op) {
+  const auto& schema_name = op.operator_name();
+  std::string name = schema_name.overload_name.empty() ? schema_name.name : schema_name.name + "." + schema_name.overload_name;
+  auto& r = routes();
+  {
+    std::shared_lock lock(r.mutex);
+    if (auto it = r.overloads.find(name); it != r.overloads.end()) return *it->second;
+  }
+  std::unique_lock lock(r.mutex);
+  auto& slot = r.overloads[name];
+  if (slot == nullptr) {
+    slot = new Overload;
+    slot->id = overload_id(name.c_str());
+    slot->base = schema_name.name;
+    slot->name = std::move(name);
+  }
+  return *slot;
+}
+
+Tier pin_of(int device, const Overload& overload) {
+  auto& r = routes();
+  std::shared_lock lock(r.mutex);
+  if (r.pins.empty()) return kNoPin;
+  for (const auto& name : {overload.name, overload.base})
+    if (auto it = r.pins.find({device, name}); it != r.pins.end()) return it->second;
+  return kNoPin;
+}
+
+void visit_tensors(const c10::IValue& value, const std::function<void(const at::Tensor&)>& visit) {
+  if (value.isTensor()) {
+    if (value.toTensor().defined()) visit(value.toTensor());
+  } else if (value.isList()) {
+    for (const c10::IValue& item : value.toListRef()) visit_tensors(item, visit);
+  }
+}
+
+c10::Device device_of(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+  const auto arguments = torch::jit::last(stack, op.schema().arguments().size());
+  std::optional<c10::Device> found;
+  for (const auto& value : arguments)
+    visit_tensors(value, [&](const at::Tensor& t) {
+      if (!found && t.is_privateuseone()) found = t.device();
+    });
+  for (const auto& value : arguments)
+    if (!found && value.isDevice() && value.toDevice().is_privateuseone()) found = value.toDevice();
+  if (!found || !found->has_index()) return c10::Device(c10::kPrivateUse1, static_cast<c10::DeviceIndex>(current_device()));
+  return *found;
+}
+
+std::string describe_arguments(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+  std::ostringstream text;
+  const char* separator = "";
+  for (const auto& value : torch::jit::last(stack, op.schema().arguments().size()))
+    visit_tensors(value, [&](const at::Tensor& t) {
+      text << separator << c10::toString(t.scalar_type()) << t.sizes() << " on " << t.device();
+      separator = ", ";
+    });
+  return text.str();
+}
+
+bool try_python(Overload& overload, const c10::OperatorHandle& op, torch::jit::Stack* stack, Tier tier, int device) {
+  if (python_tier == nullptr) return false;
+  auto& absent = tier == Tier::Decompose ? overload.no_decomposition : overload.no_library;
+  if (absent.load(std::memory_order_relaxed)) return false;
+  if (std::find(decomposing.begin(), decomposing.end(), &overload) != decomposing.end()) return false;
+  decomposing.push_back(&overload);
+  struct Pop {
+    ~Pop() { decomposing.pop_back(); }
+  } pop;
+  if (!python_tier(op, stack, tier)) return false;
+  count(device, overload.id, tier);
+  return true;
+}
+
+[[noreturn]] void raise_no_route(const Overload& overload, const c10::OperatorHandle& op, const torch::jit::Stack& stack,
+                                 c10::Device device) {
+  const char* why = forbid_cpu_depth > 0 ? "the CPU tier is forbidden here (torch_fl.routing.no_cpu_fallback())"
+                                         : "the CPU tier is switched off (fallback.enable_cpu_fallback or TORCH_FL_CPU_FALLBACK=0)";
+  TORCH_CHECK_NOT_IMPLEMENTED(false, overload.name, " has no native kernel, decomposition or library kernel on ", device,
+                              " (", fl::device(device.index()).chip, ") for (", describe_arguments(op, stack), "), and ", why,
+                              ". Allow the CPU tier, add a kernel to the chip's adapter, or register a decomposition; "
+                              "`flagos-torch-fl explain ", overload.base, "` shows the routes.");
+}
+
+}  // namespace
+
+void set_python_tier(PythonTier tier) { python_tier = tier; }
+
+void pin(int device, const std::string& name, Tier tier) {
+  auto& r = routes();
+  std::unique_lock lock(r.mutex);
+  r.pins[{device, name}] = tier;
+}
+
+void unpin_all() {
+  auto& r = routes();
+  std::unique_lock lock(r.mutex);
+  r.pins.clear();
+}
+
+void reset_routes() {
+  auto& r = routes();
+  std::unique_lock lock(r.mutex);
+  for (auto& [name, overload] : r.overloads) {
+    overload->no_decomposition.store(false);
+    overload->no_library.store(false);
+  }
+}
+
+void route(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  Overload& overload = overload_of(op);
+  const c10::Device device = device_of(op, *stack);
+  const Tier first = pin_of(device.index(), overload);
+  if (first <= Tier::Decompose && settings.enable_decompose.load(std::memory_order_relaxed) &&
+      try_python(overload, op, stack, Tier::Decompose, device.index())) {
+    return;
+  }
+  if (first <= Tier::Library && settings.enable_library.load(std::memory_order_relaxed) &&
+      try_python(overload, op, stack, Tier::Library, device.index())) {
+    return;
+  }
+  if (!settings.enable_cpu.load(std::memory_order_relaxed) || forbid_cpu_depth > 0) raise_no_route(overload, op, *stack, device);
+  cpu_tier(op, stack, device);
+  count(device.index(), overload.id, Tier::Cpu);
+}
+
+}  // namespace fl::bridge

@@ -1,0 +1,106 @@
+// The caching allocator of one device. A freed small block first goes to a list of blocks of exactly its size and
+// stream, where the next allocation finds it at once; only when no such block is left are they joined with their
+// neighbours and searched for the best fit. Large blocks are joined at once.
+#pragma once
+#include <memory>
+#include <set>
+#include <vector>
+
+#include "allocator.h"
+#include "fence.h"
+#include "segment.h"
+
+namespace fl {
+
+struct Chunk : Block {
+  enum class State : uint8_t { Unused, Allocated, Pending, Quick, Free };
+  Chunk* prev;  // neighbours in the segment, by address
+  Chunk* next;
+  Chunk* link;  // next of the quick list, or of the unused chunks
+  State state;
+  int fences;       // points in other streams' work that a pending block waits for
+  uint64_t freed_at;  // count of large frees when it became free, for garbage collection
+  std::vector<Stream*> uses;  // streams besides its own
+
+  bool is_split() const { return prev != nullptr || next != nullptr; }
+};
+
+class CachingAllocator final : public Allocator {
+ public:
+  explicit CachingAllocator(Device& device);
+  Block* allocate(uint64_t bytes, Stream& stream) override;
+  void free(Block* block) noexcept override;
+  void record_stream(Block* block, Stream& stream) override;
+  void empty_cache() override;
+  AllocatorStats stats() override;
+  void reset_accumulated_stats() override;
+  void reset_peak_stats() override;
+  std::vector<SegmentInfo> snapshot() override;
+
+ private:
+  static constexpr int kQuickClasses = 2048;
+  struct SizeKey {
+    uint64_t size;
+  };
+  struct BySize {
+    using is_transparent = void;
+    bool operator()(const Chunk* a, const Chunk* b) const {
+      return a->size != b->size ? a->size < b->size : a->ptr < b->ptr;
+    }
+    bool operator()(const Chunk* a, const SizeKey& b) const { return a->size < b.size; }
+  };
+  struct Heap {  // the free blocks of one stream
+    Chunk* quick[kQuickClasses + 1] = {};  // by size / unit
+    uint64_t num_quick = 0;
+    std::set<Chunk*, BySize> small, large;
+  };
+
+  // allocate
+  Chunk* allocate_slow(uint64_t bytes, uint64_t size, Stream& stream);
+  Chunk* take_quick(Heap& heap, uint64_t size);
+  Chunk* take_fitting(Heap& heap, uint64_t size);
+  Chunk* take_from_new_segment(uint64_t size, Stream& stream, Heap& heap, bool frugal);
+  Chunk* retry_after_release(uint64_t size, Stream& stream, Heap& heap);
+  void split(Heap& heap, Chunk* chunk, uint64_t size);
+  Block* hand_out(Chunk* chunk, uint64_t bytes);
+
+  // free
+  void make_free(Chunk* chunk);
+  void join_and_shelve(Heap& heap, Chunk* chunk);
+  Chunk* absorb(Heap& heap, Chunk* chunk, Chunk* neighbour);
+  void flush_quick(Heap& heap);
+  void poll_fences();
+  void defer(Chunk* chunk);
+
+  // release to the device
+  void release_cached();
+  void collect_garbage(uint64_t wanted);
+  void release_segments(std::vector<Chunk*> whole);
+  std::vector<Chunk*> whole_segments();
+
+  // helpers
+  Heap& heap_of(const Stream& stream);
+  std::set<Chunk*, BySize>& shelf(Heap& heap, const Chunk* chunk);
+  Chunk* new_chunk();
+  void recycle_chunk(Chunk* chunk);
+  bool is_small(uint64_t size) const;
+  void note_split_free(const Chunk* chunk, bool becomes_free);
+  uint64_t largest_free() const;
+  [[noreturn]] void raise_out_of_memory(uint64_t bytes);
+
+  Device& device_;
+  SpinLock lock_;
+  uint64_t unit_;  // block sizes are multiples of it; a power of two
+  int unit_shift_;
+  uint64_t quick_limit_;  // largest size with a quick list
+  std::vector<std::unique_ptr<Heap>> heaps_;  // by stream id
+  std::set<Segment*> segments_;
+  AllocatorStats stats_;
+  SegmentSource source_;
+  FenceQueues<Chunk> fences_;
+  uint32_t polls_skipped_ = 0;
+  uint64_t large_frees_ = 0;
+  Chunk* unused_chunks_ = nullptr;
+};
+
+}  // namespace fl

@@ -1,0 +1,69 @@
+// Where the allocator's segments come from: the adapter's memory_alloc, or a piece of the preallocated arena. Knows the
+// memory limit, reserves address ranges for opaque buffers, and counts what the adapter was asked.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "allocator.h"
+#include "internal.h"
+
+namespace fl {
+
+// One memory_alloc of the adapter.
+struct DeviceMemory {
+  fl_memory raw{};            // as the adapter gave it, for memory_free
+  fl_memory base{};           // as kernels get it: an opaque buffer has the reserved range for an address
+  char* begin = nullptr;      // first aligned place
+  uint64_t bytes = 0;         // usable, from begin
+  uint64_t asked = 0;         // of the adapter
+  uint64_t reserved_range = 0;  // bytes of PROT_NONE address space, 0 if none
+};
+
+// A range that blocks are cut from.
+struct Segment {
+  char* begin = nullptr;
+  uint64_t bytes = 0;
+  fl_memory base{};
+  Stream* stream = nullptr;
+  bool small = false;
+  bool in_arena = false;
+  DeviceMemory own;        // unless in_arena
+  void* first = nullptr;   // the allocator's chunk at begin
+};
+
+// The allocator's lock guards all calls.
+class SegmentSource {
+ public:
+  SegmentSource(Device& device, AllocatorStats& stats) : device_(device), stats_(stats) {}
+
+  // Takes the profile's preallocation from the device, or as much of it as fits. Later calls do nothing.
+  void preallocate();
+  // nullptr: no memory, or the limit would be passed. Raises what else goes wrong.
+  Segment* reserve(uint64_t bytes, Stream& stream, bool small);
+  // No queued work may use it any more.
+  void release(Segment* segment);
+  // Gives the arena back if no segment lies in it.
+  void release_idle_arena();
+
+  uint64_t reserved() const { return reserved_; }
+  uint64_t largest_arena_hole() const;
+  // The arena's unused ranges, for the snapshot.
+  std::vector<std::pair<char*, uint64_t>> arena_holes() const;
+
+ private:
+  bool take(uint64_t bytes, DeviceMemory& out);
+  fl_status ask(uint64_t bytes, fl_memory& out);
+  void give_back(const DeviceMemory& memory);
+  bool carve(uint64_t bytes, Segment& segment);
+
+  Device& device_;
+  AllocatorStats& stats_;
+  uint64_t reserved_ = 0;
+  bool preallocated_ = false;
+  DeviceMemory arena_;
+  std::map<char*, uint64_t> holes_;  // of the arena, by address
+};
+
+}  // namespace fl
