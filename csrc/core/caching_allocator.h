@@ -2,8 +2,10 @@
 // stream, where the next allocation finds it at once; only when no such block is left are they joined with their
 // neighbours and searched for the best fit. Large blocks are joined at once.
 #pragma once
+#include <algorithm>
 #include <memory>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "allocator.h"
@@ -49,44 +51,47 @@ class CachingAllocator final : public Allocator {
     }
     bool operator()(const Chunk* a, const SizeKey& b) const { return a->size < b.size; }
   };
+  using Shelf = std::set<Chunk*, BySize>;
   struct Heap {  // the free blocks of one stream
     Chunk* quick[kQuickClasses + 1] = {};  // by size / unit
     uint64_t num_quick = 0;
-    std::set<Chunk*, BySize> small, large;
+    Shelf small, large;
   };
 
   // allocate
-  Chunk* allocate_slow(uint64_t bytes, uint64_t size, Stream& stream);
+  Chunk* allocate_slow(uint64_t size, Stream& stream);
+  Chunk* retry_after_release(uint64_t size, Stream& stream, Heap& heap);
   Chunk* take_quick(Heap& heap, uint64_t size);
   Chunk* take_fitting(Heap& heap, uint64_t size);
-  Chunk* take_from_new_segment(uint64_t size, Stream& stream, Heap& heap, bool frugal);
-  Chunk* retry_after_release(uint64_t size, Stream& stream, Heap& heap);
+  Chunk* take_from_new_segment(uint64_t segment_size, uint64_t size, Stream& stream, Heap& heap);
+  uint64_t segment_bytes(uint64_t size) const;
   void split(Heap& heap, Chunk* chunk, uint64_t size);
   Block* hand_out(Chunk* chunk, uint64_t bytes);
 
   // free
   void make_free(Chunk* chunk);
-  void join_and_shelve(Heap& heap, Chunk* chunk);
-  Chunk* absorb(Heap& heap, Chunk* chunk, Chunk* neighbour);
-  void flush_quick(Heap& heap);
-  void poll_fences();
   void defer(Chunk* chunk);
+  void join_and_shelve(Heap& heap, Chunk* chunk);
+  Chunk* absorb(Heap& heap, Chunk* left, Chunk* right);
+  void flush_quick(Heap& heap);
 
-  // release to the device
+  // release to the device (allocator_release.cpp)
+  void poll_fences();
+  void drain_fences();
   void release_cached();
   void collect_garbage(uint64_t wanted);
-  void release_segments(std::vector<Chunk*> whole);
   std::vector<Chunk*> whole_segments();
+  void release_segments(const std::vector<Chunk*>& whole);
 
   // helpers
-  Heap& heap_of(const Stream& stream);
-  std::set<Chunk*, BySize>& shelf(Heap& heap, const Chunk* chunk);
-  Chunk* new_chunk();
-  void recycle_chunk(Chunk* chunk);
   bool is_small(uint64_t size) const;
-  void note_split_free(const Chunk* chunk, bool becomes_free);
-  uint64_t largest_free() const;
-  [[noreturn]] void raise_out_of_memory(uint64_t bytes);
+  Shelf& shelf_of(Heap& heap, const Chunk* chunk);
+  Heap& heap_of(const Stream& stream);
+  Chunk* new_chunk(Segment* segment, char* begin, uint64_t size);
+  void recycle_chunk(Chunk* chunk);
+  void note_split_free(const Chunk* chunk);
+  void note_split_used(const Chunk* chunk);
+  std::string out_of_memory_text(uint64_t bytes);
 
   Device& device_;
   SpinLock lock_;

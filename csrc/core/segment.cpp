@@ -9,21 +9,8 @@
 namespace fl {
 namespace {
 
-uint64_t round_up(uint64_t value, uint64_t power_of_two) { return (value + power_of_two - 1) & ~(power_of_two - 1); }
-
 char* aligned_up(void* address, uint64_t alignment) {
   return reinterpret_cast<char*>(round_up(reinterpret_cast<uintptr_t>(address), alignment));
-}
-
-void add(AllocatorStats::Stat& stat, int64_t amount) {
-  stat.current += amount;
-  stat.peak = std::max(stat.peak, stat.current);
-  stat.allocated += amount;
-}
-
-void subtract(AllocatorStats::Stat& stat, int64_t amount) {
-  stat.current -= amount;
-  stat.freed += amount;
 }
 
 }  // namespace
@@ -74,8 +61,8 @@ bool SegmentSource::take(uint64_t bytes, DeviceMemory& out) {
   out.asked = asked;
   reserved_ += asked;
   ++stats_.num_device_alloc;
-  add(stats_.segment, 1);
-  add(stats_.reserved_bytes, static_cast<int64_t>(asked));
+  increase(stats_.segment, 1);
+  increase(stats_.reserved_bytes, static_cast<int64_t>(asked));
   return true;
 }
 
@@ -87,8 +74,8 @@ void SegmentSource::give_back(const DeviceMemory& memory) {
   if (memory.reserved_range != 0) munmap(memory.base.address, memory.reserved_range);
   reserved_ -= memory.asked;
   ++stats_.num_device_free;
-  subtract(stats_.segment, 1);
-  subtract(stats_.reserved_bytes, static_cast<int64_t>(memory.asked));
+  decrease(stats_.segment, 1);
+  decrease(stats_.reserved_bytes, static_cast<int64_t>(memory.asked));
 }
 
 // ---------------------------------------------------------------- arena

@@ -11,6 +11,21 @@
 
 namespace fl {
 
+inline uint64_t round_up(uint64_t value, uint64_t power_of_two) {
+  return (value + power_of_two - 1) & ~(power_of_two - 1);
+}
+
+inline void increase(AllocatorStats::Stat& stat, int64_t amount) {
+  stat.current += amount;
+  stat.peak = stat.current > stat.peak ? stat.current : stat.peak;
+  stat.allocated += amount;
+}
+
+inline void decrease(AllocatorStats::Stat& stat, int64_t amount) {
+  stat.current -= amount;
+  stat.freed += amount;
+}
+
 // One memory_alloc of the adapter.
 struct DeviceMemory {
   fl_memory raw{};            // as the adapter gave it, for memory_free

@@ -1,0 +1,319 @@
+// Allocation and freeing of device memory; see caching_allocator.h. What releases memory to the device and what reports
+// is in allocator_release.cpp.
+#include "caching_allocator.h"
+
+namespace fl {
+namespace {
+
+constexpr uint64_t kMiB = 1u << 20;
+constexpr uint64_t kSmallRequest = 1 * kMiB;       // up to here: small pool
+constexpr uint64_t kSmallSegment = 2 * kMiB;
+constexpr uint64_t kLargeSegment = 20 * kMiB;      // for requests below kMinOwnSegment
+constexpr uint64_t kMinOwnSegment = 10 * kMiB;     // from here: a segment of the request's size
+constexpr uint64_t kSegmentRounding = 2 * kMiB;
+constexpr uint64_t kMinLargeRest = 1 * kMiB;       // a smaller rest of a large block is not worth a block
+constexpr uint32_t kPollEvery = 16;                // allocations served from quick lists
+
+uint64_t unit_of(const Device& device) {
+  uint64_t unit = 1;
+  const uint64_t least = std::max<uint64_t>(device.spec->min_block_bytes, device.alignment);
+  while (unit < least) unit <<= 1;
+  return unit;
+}
+
+}  // namespace
+
+Allocator* make_allocator(Device& device) { return new CachingAllocator(device); }
+
+CachingAllocator::CachingAllocator(Device& device)
+    : device_(device), unit_(unit_of(device)), unit_shift_(__builtin_ctzll(unit_)),
+      quick_limit_(std::min<uint64_t>(kSmallRequest, kQuickClasses * unit_)), heaps_(kMaxStreams), source_(device, stats_) {}
+
+// ---------------------------------------------------------------- allocate
+
+Block* CachingAllocator::allocate(uint64_t bytes, Stream& stream) {
+  check_usable(device_);
+  if (stream.device != &device_) {
+    raise(FL_STATUS_INVALID_ARGUMENT, "memory of " + device_label(device_) + " was asked for on a stream of " +
+                                          device_label(*stream.device) + ".");
+  }
+  if (bytes - 1 < quick_limit_) {
+    std::lock_guard<SpinLock> lock(lock_);
+    Heap* heap = heaps_[stream.id].get();
+    if (heap != nullptr && (fences_.empty() || ++polls_skipped_ < kPollEvery)) {
+      if (Chunk* chunk = take_quick(*heap, round_up(bytes, unit_))) return hand_out(chunk, bytes);
+    }
+  }
+  fl_status status = FL_STATUS_OUT_OF_MEMORY;
+  std::string reason;
+  try {
+    const PlainErrors plain;  // the bridge's exception is made after the lock is left
+    std::lock_guard<SpinLock> lock(lock_);
+    const bool possible = bytes <= device_.total_memory;
+    Chunk* chunk = possible ? allocate_slow(round_up(std::max<uint64_t>(bytes, 1), unit_), stream) : nullptr;
+    if (chunk != nullptr) return hand_out(chunk, bytes);
+    ++stats_.num_ooms;
+  } catch (const Error& error) {
+    status = error.status;
+    reason = error.what();
+  }
+  if (reason.empty()) reason = out_of_memory_text(bytes);
+  raise(status, reason);
+}
+
+Chunk* CachingAllocator::allocate_slow(uint64_t size, Stream& stream) {
+  source_.preallocate();
+  poll_fences();
+  Heap& heap = heap_of(stream);
+  if (Chunk* chunk = take_quick(heap, size)) return chunk;
+  if (Chunk* chunk = take_fitting(heap, size)) return chunk;
+  if (heap.num_quick != 0) {
+    flush_quick(heap);
+    if (Chunk* chunk = take_fitting(heap, size)) return chunk;
+  }
+  collect_garbage(size);
+  if (Chunk* chunk = take_from_new_segment(segment_bytes(size), size, stream, heap)) return chunk;
+  return retry_after_release(size, stream, heap);
+}
+
+Chunk* CachingAllocator::retry_after_release(uint64_t size, Stream& stream, Heap& heap) {
+  ++stats_.num_alloc_retries;
+  drain_fences();
+  flush_quick(heap);
+  if (Chunk* chunk = take_fitting(heap, size)) return chunk;
+  release_cached();
+  if (Chunk* chunk = take_from_new_segment(segment_bytes(size), size, stream, heap)) return chunk;
+  // Where a whole segment does not fit, its smallest form still may.
+  const uint64_t less = round_up(size, std::max(kSegmentRounding, unit_));
+  if (less < segment_bytes(size)) {
+    if (Chunk* chunk = take_from_new_segment(less, size, stream, heap)) return chunk;
+  }
+  return take_from_new_segment(size, size, stream, heap);
+}
+
+Chunk* CachingAllocator::take_quick(Heap& heap, uint64_t size) {
+  if (size > quick_limit_) return nullptr;
+  Chunk*& head = heap.quick[size >> unit_shift_];
+  Chunk* chunk = head;
+  if (chunk == nullptr) return nullptr;
+  head = chunk->link;
+  --heap.num_quick;
+  note_split_used(chunk);
+  return chunk;
+}
+
+Chunk* CachingAllocator::take_fitting(Heap& heap, uint64_t size) {
+  Shelf& shelf = is_small(size) ? heap.small : heap.large;
+  const auto found = shelf.lower_bound(SizeKey{size});
+  if (found == shelf.end()) return nullptr;
+  Chunk* chunk = *found;
+  const uint64_t max_split = device_.spec->max_split_bytes;
+  if (max_split != 0 && !is_small(size)) {
+    // Blocks that may not be split are kept for requests of about their size.
+    if (size < max_split && chunk->size >= max_split) return nullptr;
+    if (size >= max_split && chunk->size >= size + kLargeSegment) return nullptr;
+  }
+  shelf.erase(found);
+  note_split_used(chunk);
+  split(heap, chunk, size);
+  return chunk;
+}
+
+Chunk* CachingAllocator::take_from_new_segment(uint64_t segment_size, uint64_t size, Stream& stream, Heap& heap) {
+  Segment* segment = source_.reserve(segment_size, stream, is_small(size));
+  if (segment == nullptr) return nullptr;
+  segments_.insert(segment);
+  Chunk* chunk = new_chunk(segment, segment->begin, segment->bytes);
+  segment->first = chunk;
+  split(heap, chunk, size);
+  return chunk;
+}
+
+uint64_t CachingAllocator::segment_bytes(uint64_t size) const {
+  if (is_small(size)) return kSmallSegment;
+  if (size < kMinOwnSegment) return std::max(kLargeSegment, unit_);
+  return round_up(size, std::max(kSegmentRounding, unit_));
+}
+
+// Cuts the block to `size` if the rest is worth it; the rest becomes a free block.
+void CachingAllocator::split(Heap& heap, Chunk* chunk, uint64_t size) {
+  const uint64_t rest = chunk->size - size;
+  const uint64_t max_split = device_.spec->max_split_bytes;
+  const bool worth = is_small(size) ? rest >= unit_ : rest > kMinLargeRest && (max_split == 0 || size < max_split);
+  if (!worth) return;
+  auto* segment = static_cast<Segment*>(chunk->segment);
+  Chunk* tail = new_chunk(segment, static_cast<char*>(chunk->ptr) + size, rest);
+  tail->prev = chunk;
+  tail->next = chunk->next;
+  if (tail->next != nullptr) tail->next->prev = tail;
+  chunk->next = tail;
+  chunk->size = size;
+  tail->state = Chunk::State::Free;
+  tail->freed_at = large_frees_;
+  (segment->small ? heap.small : heap.large).insert(tail);
+  note_split_free(tail);
+}
+
+Block* CachingAllocator::hand_out(Chunk* chunk, uint64_t bytes) {
+  chunk->state = Chunk::State::Allocated;
+  chunk->requested = bytes;
+  const auto size = static_cast<int64_t>(chunk->size);
+  increase(stats_.allocation, 1);
+  increase(stats_.allocated_bytes, size);
+  increase(stats_.active, 1);
+  increase(stats_.active_bytes, size);
+  increase(stats_.requested_bytes, static_cast<int64_t>(bytes));
+  return chunk;
+}
+
+// ---------------------------------------------------------------- free
+
+void CachingAllocator::free(Block* block) noexcept {
+  // In a forked child the lock may be held by a thread that is not here, and the memory is not ours.
+  if (block == nullptr || in_bad_fork()) return;
+  auto* chunk = static_cast<Chunk*>(block);
+  std::lock_guard<SpinLock> lock(lock_);
+  decrease(stats_.allocation, 1);
+  decrease(stats_.allocated_bytes, static_cast<int64_t>(chunk->size));
+  decrease(stats_.requested_bytes, static_cast<int64_t>(chunk->requested));
+  if (__builtin_expect(chunk->uses.empty(), 1)) {
+    make_free(chunk);
+  } else {
+    defer(chunk);
+  }
+}
+
+void CachingAllocator::make_free(Chunk* chunk) {
+  decrease(stats_.active, 1);
+  decrease(stats_.active_bytes, static_cast<int64_t>(chunk->size));
+  Heap& heap = *heaps_[chunk->stream->id];
+  if (chunk->size <= quick_limit_) {
+    Chunk*& head = heap.quick[chunk->size >> unit_shift_];
+    chunk->state = Chunk::State::Quick;
+    chunk->link = head;
+    head = chunk;
+    ++heap.num_quick;
+    note_split_free(chunk);
+  } else {
+    join_and_shelve(heap, chunk);
+  }
+}
+
+void CachingAllocator::defer(Chunk* chunk) {
+  chunk->state = Chunk::State::Pending;
+  if (exiting.load()) return;  // adapters may be gone, and nobody will want the block
+  try {
+    for (Stream* stream : chunk->uses) fences_.push(*stream, chunk);
+  } catch (...) {
+    // No host memory to remember what the block waits for: it stays in use for ever.
+    ++chunk->fences;
+  }
+  chunk->uses.clear();
+}
+
+void CachingAllocator::join_and_shelve(Heap& heap, Chunk* chunk) {
+  if (chunk->prev != nullptr && chunk->prev->state == Chunk::State::Free) chunk = absorb(heap, chunk->prev, chunk);
+  if (chunk->next != nullptr && chunk->next->state == Chunk::State::Free) chunk = absorb(heap, chunk, chunk->next);
+  chunk->state = Chunk::State::Free;
+  chunk->freed_at = ++large_frees_;
+  shelf_of(heap, chunk).insert(chunk);
+  note_split_free(chunk);
+}
+
+// Makes one block of two neighbours, of which those in state Free lie on the shelf.
+Chunk* CachingAllocator::absorb(Heap& heap, Chunk* left, Chunk* right) {
+  for (Chunk* side : {left, right}) {
+    if (side->state != Chunk::State::Free) continue;
+    note_split_used(side);
+    shelf_of(heap, side).erase(side);
+    side->state = Chunk::State::Unused;
+  }
+  left->size += right->size;
+  left->next = right->next;
+  if (left->next != nullptr) left->next->prev = left;
+  recycle_chunk(right);
+  return left;
+}
+
+void CachingAllocator::flush_quick(Heap& heap) {
+  const uint64_t classes = quick_limit_ >> unit_shift_;
+  for (uint64_t index = 1; index <= classes && heap.num_quick != 0; ++index) {
+    Chunk* chunk = heap.quick[index];
+    heap.quick[index] = nullptr;
+    while (chunk != nullptr) {
+      Chunk* following = chunk->link;
+      --heap.num_quick;
+      note_split_used(chunk);
+      chunk->state = Chunk::State::Unused;
+      join_and_shelve(heap, chunk);
+      chunk = following;
+    }
+  }
+}
+
+void CachingAllocator::record_stream(Block* block, Stream& stream) {
+  if (in_bad_fork()) raise_forked();
+  auto* chunk = static_cast<Chunk*>(block);
+  if (&stream == chunk->stream) return;
+  std::lock_guard<SpinLock> lock(lock_);
+  for (const Stream* known : chunk->uses) {
+    if (known == &stream) return;
+  }
+  chunk->uses.push_back(&stream);
+}
+
+// ---------------------------------------------------------------- helpers
+
+bool CachingAllocator::is_small(uint64_t size) const { return size <= kSmallRequest; }
+
+CachingAllocator::Shelf& CachingAllocator::shelf_of(Heap& heap, const Chunk* chunk) {
+  return static_cast<const Segment*>(chunk->segment)->small ? heap.small : heap.large;
+}
+
+CachingAllocator::Heap& CachingAllocator::heap_of(const Stream& stream) {
+  std::unique_ptr<Heap>& heap = heaps_[stream.id];
+  if (heap == nullptr) heap = std::make_unique<Heap>();
+  return *heap;
+}
+
+Chunk* CachingAllocator::new_chunk(Segment* segment, char* begin, uint64_t size) {
+  if (unused_chunks_ == nullptr) {
+    constexpr int kSlab = 64;
+    auto* slab = new Chunk[kSlab];  // for ever
+    for (int i = 0; i < kSlab; ++i) recycle_chunk(slab + i);
+  }
+  Chunk* chunk = unused_chunks_;
+  unused_chunks_ = chunk->link;
+  chunk->ptr = begin;
+  chunk->size = size;
+  chunk->requested = 0;
+  chunk->device = &device_;
+  chunk->stream = segment->stream;
+  chunk->base = segment->base;
+  chunk->segment = segment;
+  chunk->prev = chunk->next = chunk->link = nullptr;
+  chunk->fences = 0;
+  chunk->freed_at = 0;
+  return chunk;
+}
+
+void CachingAllocator::recycle_chunk(Chunk* chunk) {
+  chunk->state = Chunk::State::Unused;
+  chunk->link = unused_chunks_;
+  unused_chunks_ = chunk;
+}
+
+// Statistics of free blocks that share their segment with others.
+void CachingAllocator::note_split_free(const Chunk* chunk) {
+  if (!chunk->is_split()) return;
+  increase(stats_.inactive_split, 1);
+  increase(stats_.inactive_split_bytes, static_cast<int64_t>(chunk->size));
+}
+
+void CachingAllocator::note_split_used(const Chunk* chunk) {
+  if (!chunk->is_split()) return;
+  decrease(stats_.inactive_split, 1);
+  decrease(stats_.inactive_split_bytes, static_cast<int64_t>(chunk->size));
+}
+
+}  // namespace fl

@@ -1,0 +1,191 @@
+// The slow side of the caching allocator: memory that waits for other streams, memory given back to the device,
+// statistics, and the text of an out-of-memory error.
+#include <algorithm>
+#include <cstdio>
+
+#include "caching_allocator.h"
+
+namespace fl {
+namespace {
+
+std::string bytes_text(uint64_t bytes) {
+  constexpr const char* kUnits[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
+  if (bytes < 1024) return std::to_string(bytes) + " bytes";
+  double value = static_cast<double>(bytes);
+  int unit = 0;
+  while (value >= 1024 && unit < 4) {
+    value /= 1024;
+    ++unit;
+  }
+  char text[64];
+  snprintf(text, sizeof text, "%.2f %s", value, kUnits[unit]);
+  return text;
+}
+
+template <class Do>
+void for_each_stat(AllocatorStats& stats, Do act) {
+  for (AllocatorStats::Stat* stat :
+       {&stats.allocation, &stats.segment, &stats.active, &stats.inactive_split, &stats.allocated_bytes,
+        &stats.reserved_bytes, &stats.active_bytes, &stats.inactive_split_bytes, &stats.requested_bytes}) {
+    act(*stat);
+  }
+}
+
+}  // namespace
+
+// ---------------------------------------------------------------- fences
+
+void CachingAllocator::poll_fences() {
+  if (fences_.empty()) return;
+  polls_skipped_ = 0;
+  std::exception_ptr failure;
+  fences_.poll([this](Chunk* chunk) { make_free(chunk); }, failure);
+  if (failure) std::rethrow_exception(failure);
+}
+
+void CachingAllocator::drain_fences() {
+  if (fences_.empty()) return;
+  std::exception_ptr failure;
+  fences_.drain([this](Chunk* chunk) { make_free(chunk); }, failure);
+  if (failure) std::rethrow_exception(failure);
+}
+
+// ---------------------------------------------------------------- release
+
+std::vector<Chunk*> CachingAllocator::whole_segments() {
+  for (auto& heap : heaps_) {
+    if (heap != nullptr && heap->num_quick != 0) flush_quick(*heap);
+  }
+  std::vector<Chunk*> whole;
+  for (Segment* segment : segments_) {
+    auto* chunk = static_cast<Chunk*>(segment->first);
+    if (chunk->state == Chunk::State::Free && !chunk->is_split()) whole.push_back(chunk);
+  }
+  return whole;
+}
+
+void CachingAllocator::release_segments(const std::vector<Chunk*>& whole) {
+  // Free blocks may still be used by work that was queued on their own stream.
+  std::set<Stream*> streams;
+  for (Chunk* chunk : whole) streams.insert(chunk->stream);
+  for (Stream* stream : streams) stream->synchronize();
+  for (Chunk* chunk : whole) {
+    auto* segment = static_cast<Segment*>(chunk->segment);
+    shelf_of(*heaps_[chunk->stream->id], chunk).erase(chunk);
+    segments_.erase(segment);
+    recycle_chunk(chunk);
+    source_.release(segment);
+  }
+}
+
+void CachingAllocator::release_cached() {
+  release_segments(whole_segments());
+  source_.release_idle_arena();
+}
+
+// Before the device is asked for more: gives back what has not been used for longest, down to the threshold.
+void CachingAllocator::collect_garbage(uint64_t wanted) {
+  const double threshold = device_.spec->garbage_collection_threshold;
+  if (threshold <= 0.0) return;
+  const auto most = static_cast<uint64_t>(threshold * static_cast<double>(device_.total_memory));
+  uint64_t reserved = source_.reserved();
+  if (reserved + wanted <= most) return;
+  std::vector<Chunk*> whole = whole_segments();
+  std::sort(whole.begin(), whole.end(), [](const Chunk* a, const Chunk* b) { return a->freed_at < b->freed_at; });
+  std::vector<Chunk*> oldest;
+  for (Chunk* chunk : whole) {
+    if (reserved + wanted <= most) break;
+    if (static_cast<const Segment*>(chunk->segment)->in_arena) continue;  // stays reserved
+    oldest.push_back(chunk);
+    reserved -= chunk->size;
+  }
+  release_segments(oldest);
+}
+
+void CachingAllocator::empty_cache() {
+  check_usable(device_);
+  fl_status status = FL_STATUS_OK;
+  std::string reason;
+  try {
+    const PlainErrors plain;
+    std::lock_guard<SpinLock> lock(lock_);
+    drain_fences();
+    release_cached();
+    return;
+  } catch (const Error& error) {
+    status = error.status;
+    reason = error.what();
+  }
+  raise(status, reason);
+}
+
+// ---------------------------------------------------------------- reports
+
+AllocatorStats CachingAllocator::stats() {
+  std::lock_guard<SpinLock> lock(lock_);
+  AllocatorStats copy = stats_;
+  copy.max_split_size = static_cast<int64_t>(device_.spec->max_split_bytes);
+  return copy;
+}
+
+void CachingAllocator::reset_accumulated_stats() {
+  std::lock_guard<SpinLock> lock(lock_);
+  for_each_stat(stats_, [](AllocatorStats::Stat& stat) { stat.allocated = stat.freed = 0; });
+  stats_.num_alloc_retries = stats_.num_ooms = stats_.num_device_alloc = stats_.num_device_free = 0;
+}
+
+void CachingAllocator::reset_peak_stats() {
+  std::lock_guard<SpinLock> lock(lock_);
+  for_each_stat(stats_, [](AllocatorStats::Stat& stat) { stat.peak = stat.current; });
+}
+
+std::vector<SegmentInfo> CachingAllocator::snapshot() {
+  std::vector<SegmentInfo> all;
+  std::lock_guard<SpinLock> lock(lock_);
+  for (const Segment* segment : segments_) {
+    SegmentInfo info{segment->begin, segment->bytes, segment->stream->id, {}};
+    for (const auto* chunk = static_cast<const Chunk*>(segment->first); chunk != nullptr; chunk = chunk->next) {
+      const bool used = chunk->state == Chunk::State::Allocated || chunk->state == Chunk::State::Pending;
+      info.blocks.push_back({chunk->ptr, chunk->size, used ? chunk->requested : 0, used});
+    }
+    all.push_back(std::move(info));
+  }
+  for (const auto& hole : source_.arena_holes()) {
+    all.push_back({hole.first, hole.second, 0, {{hole.first, hole.second, 0, false}}});
+  }
+  std::sort(all.begin(), all.end(), [](const SegmentInfo& a, const SegmentInfo& b) { return a.address < b.address; });
+  return all;
+}
+
+std::string CachingAllocator::out_of_memory_text(uint64_t bytes) {
+  uint64_t free = 0, total = device_.total_memory;
+  const bool told = device_.adapter->memory_info(device_.ordinal, &free, &total) == FL_STATUS_OK;
+  uint64_t largest = 0, allocated = 0, reserved = 0;
+  {
+    std::lock_guard<SpinLock> lock(lock_);
+    allocated = static_cast<uint64_t>(stats_.allocated_bytes.current);
+    reserved = source_.reserved();
+    largest = source_.largest_arena_hole();
+    for (const Segment* segment : segments_) {
+      for (const auto* chunk = static_cast<const Chunk*>(segment->first); chunk != nullptr; chunk = chunk->next) {
+        if (chunk->state == Chunk::State::Free || chunk->state == Chunk::State::Quick) largest = std::max(largest, chunk->size);
+      }
+    }
+  }
+  std::string text = device_label(device_) + " is out of memory. Tried to allocate " + bytes_text(bytes) + "; " +
+                     bytes_text(allocated) + " is allocated and " + bytes_text(reserved) + " reserved by this process, ";
+  text += told ? bytes_text(free) + " is free of " + bytes_text(total) : "of " + bytes_text(total);
+  if (device_.total_memory < total) text += " (this process may use " + bytes_text(device_.total_memory) + ")";
+  text += "; the largest free block is " + bytes_text(largest) + ". ";
+  if (bytes <= device_.total_memory && reserved - std::min(reserved, allocated) >= bytes) {
+    text += "What is reserved lies in pieces: set max_split_bytes, so that large blocks stay whole, or allocate large "
+            "tensors first.";
+  } else if (device_.total_memory < total) {
+    text += "Free tensors that are no longer needed, use a smaller batch, or raise memory_fraction or the memory limit.";
+  } else {
+    text += "Free tensors that are no longer needed, or use a smaller batch; other processes may hold memory of this chip.";
+  }
+  return text;
+}
+
+}  // namespace fl
