@@ -1,0 +1,143 @@
+// Reads the source values that a run of output positions meets at one kernel tap: the implicit im2col.
+// Positions are numbered over batch and the output grid; a vector of kLanes positions is made of a few segments, each
+// a run along the last dim of one image row, loaded with a lane mask (zeros outside the image).
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "gemm_kernel.h"
+
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
+
+namespace ng {
+
+// One tap of the kernel: where it sits relative to grid position * step.
+struct ConvTap {
+  int64_t offset[3];
+};
+
+// Grid positions [batch, grid] over source planes of `extent`, source position = grid * step + tap.offset.
+struct ConvGrid {
+  int64_t batch, grid[3], extent[3], step[3];
+  int64_t batch_stride;  // of the source, in elements
+  std::vector<ConvTap> taps;
+
+  int64_t plane() const { return grid[0] * grid[1] * grid[2]; }
+  int64_t positions() const { return batch * plane(); }
+};
+
+namespace detail {
+
+struct ConvSegment {
+  uint32_t mask;   // lanes it fills
+  int64_t offset;  // of lane 0, in elements from the channel's first
+};
+
+// Lanes in mask: sum[lane] = p[lane * step]; the others keep their value.
+template <class T> inline Vector<T> masked_load(Vector<T> keep, uint32_t mask, const T* p, int64_t step) {
+#if defined(__AVX512F__)
+  if constexpr (sizeof(T) == 4) {
+    if (step == 1) return (Vector<T>)_mm512_mask_loadu_ps((__m512)keep, static_cast<__mmask16>(mask), p);
+    if (step == 2) {
+      const uint32_t spread = _pdep_u32(mask, 0x55555555u);
+      const __m512 low = _mm512_maskz_loadu_ps(static_cast<__mmask16>(spread), p);
+      const __m512 high = _mm512_maskz_loadu_ps(static_cast<__mmask16>(spread >> 16), p + 16);
+      const __m512i even = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+      const __m512 value = _mm512_permutex2var_ps(low, even, high);
+      return (Vector<T>)_mm512_mask_mov_ps((__m512)keep, static_cast<__mmask16>(mask), value);
+    }
+  } else if constexpr (sizeof(T) == 8) {
+    if (step == 1) return (Vector<T>)_mm512_mask_loadu_pd((__m512d)keep, static_cast<__mmask8>(mask), p);
+  }
+#endif
+  for (int i = 0; i < kLanes<T>; ++i) {
+    if (mask >> i & 1) keep[i] = p[i * step];
+  }
+  return keep;
+}
+
+}  // namespace detail
+
+// The segments of up to kVectors vectors of positions for every tap.
+template <class T, int kVectors> class ConvPatch {
+ public:
+  ConvPatch(const ConvGrid& g, int64_t position, int64_t count) : step_(g.step[2]) {
+    segments_.clear();
+    starts_.clear();
+    find_runs(g, position, count);
+    for (const ConvTap& tap : g.taps) {
+      for (int v = 0; v < kVectors; ++v) {
+        starts_.push_back(static_cast<int>(segments_.size()));
+        for (int i = run_start_[v]; i < run_start_[v + 1]; ++i) add_segment(g, tap, runs_[i]);
+      }
+    }
+    starts_.push_back(static_cast<int>(segments_.size()));
+  }
+
+  // The vector `v` of values at `tap` in the channel that begins at src.
+  Vector<T> values(const T* src, int64_t tap, int v) const {
+    const int at = static_cast<int>(tap) * kVectors + v;
+    Vector<T> result{};
+    for (int i = starts_[at]; i < starts_[at + 1]; ++i) {
+      result = detail::masked_load(result, segments_[i].mask, src + segments_[i].offset, step_);
+    }
+    return result;
+  }
+
+ private:
+  struct Run {
+    int lane, count;
+    int64_t image, position[3];
+  };
+
+  void find_runs(const ConvGrid& g, int64_t position, int64_t count) {
+    const int64_t plane = g.plane();
+    int runs = 0;
+    for (int v = 0; v < kVectors; ++v) {
+      run_start_[v] = runs;
+      int lane = 0;
+      while (lane < kLanes<T> && count > 0) {
+        Run& run = runs_[runs++];
+        const int64_t rest = position % plane;
+        run.lane = lane;
+        run.image = position / plane;
+        run.position[2] = rest % g.grid[2];
+        run.position[1] = rest / g.grid[2] % g.grid[1];
+        run.position[0] = rest / (g.grid[2] * g.grid[1]);
+        const int64_t length = std::min(std::min<int64_t>(kLanes<T> - lane, count), g.grid[2] - run.position[2]);
+        run.count = static_cast<int>(length);
+        lane += run.count;
+        position += length;
+        count -= length;
+      }
+    }
+    run_start_[kVectors] = runs;
+  }
+
+  void add_segment(const ConvGrid& g, const ConvTap& tap, const Run& run) {
+    int64_t at[3];
+    for (int d = 0; d < 3; ++d) at[d] = run.position[d] * g.step[d] + tap.offset[d];
+    if (at[0] < 0 || at[0] >= g.extent[0] || at[1] < 0 || at[1] >= g.extent[1]) return;
+    const int64_t step = g.step[2];
+    const int64_t first = at[2] < 0 ? (-at[2] + step - 1) / step : 0;
+    const int64_t last = at[2] >= g.extent[2] ? 0 : std::min<int64_t>(run.count, (g.extent[2] - at[2] + step - 1) / step);
+    if (first >= last) return;
+    const uint32_t mask = ((1u << (last - first)) - 1u) << (run.lane + first);
+    const int64_t row = (at[0] * g.extent[1] + at[1]) * g.extent[2];
+    segments_.push_back({mask, run.image * g.batch_stride + row + at[2] - run.lane * step});
+  }
+
+  // Shared by all patches of a thread, which has one patch alive at a time: no allocation per patch.
+  static thread_local std::vector<detail::ConvSegment> segments_;
+  static thread_local std::vector<int> starts_;
+  const int64_t step_;
+  Run runs_[kVectors * kLanes<T>];
+  int run_start_[kVectors + 1];
+};
+
+template <class T, int kVectors> thread_local std::vector<detail::ConvSegment> ConvPatch<T, kVectors>::segments_;
+template <class T, int kVectors> thread_local std::vector<int> ConvPatch<T, kVectors>::starts_;
+
+}  // namespace ng
