@@ -1,7 +1,7 @@
 """Writes torch_fl/_uniop_table.py, what Python needs of the UniOp list: names, ids, and which ATen names stand on them.
 
-    python codegen/gen_python.py           write
-    python codegen/gen_python.py --check   exit 1 if the file is stale
+    python -m codegen.gen_python           write
+    python -m codegen.gen_python --check   exit 1 if the file is stale
 
 The table is made from our own lists alone, so it is checked in.
 """
@@ -13,8 +13,8 @@ import sys
 import textwrap
 from pathlib import Path
 
-import uniops
-from uniops import UniOp, base_name
+from codegen import uniops
+from codegen.uniops import UniOp, base_name
 
 TARGET = uniops.ROOT / "torch_fl" / "_uniop_table.py"
 
@@ -119,7 +119,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.check:
         if options.output.exists() and options.output.read_text(encoding="utf-8") == text:
             return 0
-        print(f"{options.output} is stale: run python codegen/gen_python.py", file=sys.stderr)
+        print(f"{options.output} is stale: run python -m codegen.gen_python", file=sys.stderr)
         return 1
     options.output.write_text(text, encoding="utf-8")
     return 0

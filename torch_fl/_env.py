@@ -1,4 +1,4 @@
-"""The only reader of environment variables. Each one is declared once, in VARIABLES, which also makes the docs page:
+"""The only reader of environment variables; each is declared once, in VARIABLES, which also makes the docs page.
 
     python -m torch_fl._env --write     writes docs/environment.md
     python -m torch_fl._env --check     exit 1 if the page is stale
@@ -94,11 +94,11 @@ def _parse_list(text: str) -> tuple[str, ...]:
 
 
 def _parse_paths(text: str) -> tuple[Path, ...]:
-    return tuple(Path(item).expanduser() for item in text.split(os.pathsep) if item.strip())
+    return tuple(_parse_path(item) for item in text.split(os.pathsep) if item.strip())
 
 
 def _parse_path(text: str) -> Path:
-    return Path(text).expanduser()
+    return Path(os.path.expanduser(text))  # unlike Path.expanduser, does not fail for a user without a home
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ def get(name: str) -> Any:
     variable = VARIABLES[name]
     found = raw(name)
     if found is None:
-        return variable.default.expanduser() if isinstance(variable.default, Path) else variable.default
+        return _parse_path(str(variable.default)) if isinstance(variable.default, Path) else variable.default
     set_name, text = found
     try:
         if variable.kind not in ("list of selectors", "list of paths") and not text.strip():
@@ -216,7 +216,7 @@ def unknown() -> dict[str, str | None]:
 
 
 def report() -> list[dict[str, Any]]:
-    """Return every variable with its value, where it comes from and what is wrong with it, for `flagos-torch-fl env`."""
+    """Return every variable with its value, who set it and what is wrong with it, for `flagos-torch-fl env`."""
     rows = []
     for variable in VARIABLES.values():
         found = raw(variable.name)
