@@ -202,8 +202,10 @@ class Chip:
         first = next((x for x in [*inputs, *outputs] if x is not None))
         op = self.find(name, dtype or first.dtype, outputs[0].dtype)
         addresses: dict = {}
-        ins = (Tensor * max(len(inputs), 1))(*[self.describe(x, addresses) for x in inputs])
-        outs = (Tensor * len(outputs))(*[self.describe(x, addresses) for x in outputs])
+        # Kept in a list: an array of structures does not keep alive what its elements point at.
+        operands = [self.describe(x, addresses) for x in [*inputs, *outputs]]
+        ins = (Tensor * max(len(inputs), 1))(*operands[: len(inputs)])
+        outs = (Tensor * len(outputs))(*operands[len(inputs) :])
         values = (Scalar * max(len(attrs), 1))(*[scalar(x) for x in attrs])
         try:
             code = self.lib.ngOperatorLaunch(

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "../parallel.h"
+#include "copy.h"
 #include "elementwise.h"
 
 namespace ng {
@@ -194,4 +195,7 @@ NG_KERNEL("copy", kEveryType, copy, kEveryType);
 NG_KERNEL("fill", kEveryType, fill, kEveryType);
 
 }  // namespace
+
+Loop conversion(ngDataType to, ngDataType from) { return kConversions[to][from]; }
+
 }  // namespace ng

@@ -1,6 +1,6 @@
 // Activations and their derivatives. Binary ones take (gradient x, input or result y), as uniops.yaml lists them.
 #include "elementwise.h"
-#include "vector_math.h"
+#include "scalar_math.h"
 
 namespace ng {
 namespace {

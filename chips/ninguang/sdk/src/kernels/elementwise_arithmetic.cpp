@@ -1,7 +1,7 @@
 // Arithmetic: sums, products, quotients, powers and their fused forms. Division of integers is in
 // elementwise_division.cpp.
 #include "elementwise.h"
-#include "vector_math.h"
+#include "scalar_math.h"
 
 namespace ng {
 namespace {

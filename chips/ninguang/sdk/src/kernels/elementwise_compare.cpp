@@ -1,6 +1,6 @@
 // Comparisons, predicates, logic, bits, extrema and selection.
 #include "elementwise.h"
-#include "vector_math.h"
+#include "scalar_math.h"
 
 namespace ng {
 namespace {

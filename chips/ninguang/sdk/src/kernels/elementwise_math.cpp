@@ -1,6 +1,6 @@
 // Roundings, roots, exponentials, logarithms, trigonometry and powers.
 #include "elementwise.h"
-#include "vector_math.h"
+#include "scalar_math.h"
 
 namespace ng {
 namespace {
