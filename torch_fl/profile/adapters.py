@@ -54,9 +54,18 @@ class Chip:
 
 
 def chips() -> list[Chip]:
-    """Return every chip that is known here, in order of name, also those that cannot be opened."""
+    """Return every chip that is known here, in order of name, also those that cannot be opened.
+
+    Where several places know one name, the first of registered, adapter path, installed, bundled decides. A folder of
+    registered profiles that cannot be read is told by `failures()`; the other chips are still known.
+    """
     known: dict[str, Chip] = {}
-    for chip in (*_registered(), *_adapter_path(), *_installed(), *_bundled()):
+    try:
+        for chip in _registered():
+            known[chip.name] = chip
+    except ProfileError as error:
+        _fail(registry.folder(), str(error))
+    for chip in (*_adapter_path(), *_installed(), *_bundled()):
         known.setdefault(chip.name, chip)
     return sorted(known.values(), key=lambda chip: _natural(chip.name))
 
@@ -230,7 +239,7 @@ def _bundled_folders(name: str) -> list[Path]:
     folders = [place / "chips" / name for place in _package_folders()]
     folders.append(root / "chips" / name)
     for pattern in (f"build/chips/{name}", f"build/chips/{name}/*", f"build/*/chips/{name}", f"build/*/chips/{name}/*"):
-        folders += sorted(path for path in root.glob(pattern) if path.is_dir())
+        folders += sorted(path for path in root.glob(pattern) if any(path.glob("*.so")))
     return list(dict.fromkeys(folders))
 
 
@@ -257,15 +266,13 @@ def discover() -> list[dict[str, Any]]:
 
     Raises:
         ConfigError: the configuration, or an environment variable, is not valid or names a chip that is not known.
-        ProfileError: the folder of registered profiles cannot be read.
     """
     _failures.clear()
     config, document = configuration.load_document()
     specs = []
     for chip, entry in _chosen(config, document):
         if chip.error is not None:
-            _failures.append({"path": str(chip.library or chip.profile_path or chip.name), "reason": chip.error})
-            logging.getLogger("torch_fl.profile").warning("chip %s is left out: %s", chip.name, chip.error)
+            _fail(chip.library or chip.profile_path or chip.name, f"chip {chip.name} is left out: {chip.error}")
         else:
             specs.append(spec(chip, config, entry))
     return visible(specs, _env.get("TORCH_FL_VISIBLE_DEVICES"))
@@ -341,13 +348,16 @@ def _chosen(config: configuration.Config, document: Any) -> list[tuple[Chip, con
     if config.devices is not None:
         return [(_must_find(entry.type, f"{document.file}:{document.line(('devices', position, 'type'))}: "
                             f"devices[{position}].type"), entry) for position, entry in enumerate(config.devices)]
-    try:
-        known = chips()
-    except ProfileError as error:  # the profiles' folder is not readable; installed adapters still are
-        _failures.append({"path": str(registry.folder()), "reason": str(error)})
-        raise
+    known = chips()
     wanted = [chip for chip in known if chip.origin != "bundled"]
     return [(chip, None) for chip in wanted or known]
+
+
+def _fail(path: Path | str, reason: str) -> None:
+    failure = {"path": str(path), "reason": reason}
+    if failure not in _failures:
+        _failures.append(failure)
+        logging.getLogger("torch_fl.profile").warning("%s", reason)
 
 
 def _must_find(name: str, who: str) -> Chip:

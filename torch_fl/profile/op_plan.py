@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from torch_fl import _uniop_table as table
 from torch_fl.profile.chip_profile import ChipProfile, NativeOp
 from torch_fl.profile.op_name import Precision, UnknownOp, resolve
 
-__all__ = ["Conflict", "OpPlan", "plan"]
+__all__ = ["Conflict", "OpPlan", "aten_pins", "plan"]
 
 # Data movement is the host's, not an operator that a vendor would think of listing: native unless pinned elsewhere.
 ALWAYS_NATIVE = ("copy", "fill")
@@ -71,6 +72,23 @@ def plan(profile: ChipProfile) -> OpPlan:
         if uniop not in result.pinned:
             result.native.setdefault(uniop, [])
     return result
+
+
+def aten_pins(resolved: OpPlan) -> dict[str, str]:
+    """Return ATen function -> tier for those that stand on UniOps pinned to one tier, all of them.
+
+    Both spellings of a function are given (`aten::relu`, `aten::relu_`): PyTorch knows them as two operators.
+    """
+    uniops: dict[str, set[str]] = {}
+    for overload, names in table.OVERLOADS.items():
+        uniops.setdefault(overload.split(".")[0].removesuffix("_"), set()).update(names)
+    pins: dict[str, str] = {}
+    for function, names in uniops.items():
+        tiers = {resolved.pinned.get(name) for name in names}
+        tier = tiers.pop() if len(tiers) == 1 else None
+        if tier is not None:
+            pins[f"aten::{function}"] = pins[f"aten::{function}_"] = tier
+    return pins
 
 
 def _agree(a: NativeOp, b: NativeOp) -> bool:
