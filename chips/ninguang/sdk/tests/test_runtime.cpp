@@ -255,6 +255,68 @@ TEST(operators_are_found_by_name_and_types) {
   OK(ngStreamDestroy(stream));
 }
 
+TEST(parallel_work_is_done_once) {
+  constexpr int kStreams = 3;
+  ngStream streams[kStreams];
+  std::vector<Vector> vectors;
+  const ngScalar attrs[] = {integer(-1), integer(-1)};
+  for (int s = 0; s < kStreams; ++s) {
+    streams[s] = create_stream();
+    vectors.emplace_back(allocate(0, 4 * 5000), 5000);
+    OK(ngMemsetAsync(streams[s], vectors[s].tensor.data, 0, 4 * 5000));
+  }
+  const ngOperator visit = find_operator("test_visit");
+  int64_t sizes[] = {200, 333, 5000};
+  const int rounds = 300;
+  for (int round = 0; round < rounds; ++round) {
+    for (int s = 0; s < kStreams; ++s) {
+      ngTensor out = vectors[s].tensor;
+      out.sizes = &sizes[s];
+      out.strides = &vectors[s].stride;
+      OK(ngOperatorLaunch(visit, streams[s], nullptr, 0, &out, 1, attrs, 2));
+    }
+    if (round % 7 == 0) usleep(150);  // the helpers fall asleep now and then
+  }
+  for (int s = 0; s < kStreams; ++s) {
+    const std::vector<float> visits = download(streams[s], vectors[s].tensor.data, static_cast<size_t>(sizes[s]));
+    for (float count : visits) CHECK(count == rounds, "%g visits", count);
+    OK(ngStreamDestroy(streams[s]));
+  }
+}
+
+TEST(a_failure_in_a_part_is_reported) {
+  ngStream stream = create_stream();
+  Vector vector(allocate(0, 4 * 5000), 5000);
+  const ngOperator visit = find_operator("test_visit");
+  for (int64_t item : {0, 2500, 4999}) {
+    const ngScalar throws[] = {integer(item), integer(-1)}, fails[] = {integer(-1), integer(item)};
+    OK(ngOperatorLaunch(visit, stream, nullptr, 0, &vector.tensor, 1, throws, 2));
+    EXPECT(ngStreamSynchronize(stream), NG_ERROR_INTERNAL);
+    CHECK(strstr(ngGetLastErrorString(), "thrown in a part") != nullptr, "message");
+    OK(ngOperatorLaunch(visit, stream, nullptr, 0, &vector.tensor, 1, fails, 2));
+    EXPECT(ngStreamSynchronize(stream), NG_ERROR_INDEX_OUT_OF_RANGE);
+    CHECK(strstr(ngGetLastErrorString(), "item ") != nullptr, "message");
+  }
+  OK(ngStreamDestroy(stream));
+}
+
+// Around the moment at which a worker falls asleep no launch may be forgotten.
+TEST(sleeping_workers_wake) {
+  ngStream stream = create_stream();
+  const ngOperator add = find_operator("test_add");
+  Vector operand(allocate(0, 64), 8);
+  const ngTensor inputs[] = {operand.tensor, operand.tensor};
+  for (int i = 0; i < 3000; ++i) {
+    OK(ngOperatorLaunch(add, stream, inputs, 2, &operand.tensor, 1, nullptr, 0));
+    if (i % 3 != 0) OK(ngStreamSynchronize(stream));
+    const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(i % 90);
+    while (std::chrono::steady_clock::now() < until) {
+    }
+  }
+  OK(ngStreamSynchronize(stream));
+  OK(ngStreamDestroy(stream));
+}
+
 TEST(events_order_streams_across_devices) {
   ngStream first = create_stream(0), second = create_stream(1);
   void *source = allocate(0, 64), *target = allocate(1, 64);
