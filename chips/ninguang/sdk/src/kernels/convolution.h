@@ -3,7 +3,7 @@
 #pragma once
 #include <cstdint>
 
-#include "kernel.h"
+#include "image.h"
 
 namespace ng {
 
@@ -18,27 +18,12 @@ struct ConvProblem {
   int64_t group_out() const { return out_channels / groups; }
 };
 
-// A tensor [N, C, spatial…] (or the weight [OC, IC / groups, kernel…]) with its strides in elements.
-struct ConvTensor {
-  void* data;
-  ngDataType type;
-  int64_t batch_stride, channel_stride, stride[3];
-
-  template <class T> T* as() const { return static_cast<T*>(data); }
-};
-
-enum class ConvLayout { kRowMajor, kChannelsLast, kOther };
-
-// Of a dense tensor with these sizes; dims of size 1 have no say. Row-major wins where both fit.
-ConvLayout conv_layout(const ConvTensor& t, int64_t batch, int64_t channels, const int64_t* spatial);
-void set_row_major(ConvTensor& t, int64_t channels, const int64_t* spatial);
-
 // ---- implicit matrix products (convolution_gemm.cpp): float32 and float64; planes dense and row-major ----
-template <class T> void conv_forward_gemm(const ConvProblem& p, const ConvTensor& src, const ConvTensor& weight,
-                                          const T* bias, const ConvTensor& dst);
-template <class T> void conv_backward_data_gemm(const ConvProblem& p, const ConvTensor& dst_grad,
-                                                const ConvTensor& weight, const T* bias, const ConvTensor& src_grad);
-template <class T> void conv_backward_weight_gemm(const ConvProblem& p, const ConvTensor& src,
-                                                  const ConvTensor& dst_grad, const ConvTensor& weight_grad);
+template <class T> void conv_forward_gemm(const ConvProblem& p, const Image& src, const Image& weight,
+                                          const T* bias, const Image& dst);
+template <class T> void conv_backward_data_gemm(const ConvProblem& p, const Image& dst_grad,
+                                                const Image& weight, const T* bias, const Image& src_grad);
+template <class T> void conv_backward_weight_gemm(const ConvProblem& p, const Image& src,
+                                                  const Image& dst_grad, const Image& weight_grad);
 
 }  // namespace ng

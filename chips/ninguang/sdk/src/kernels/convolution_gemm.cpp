@@ -1,5 +1,6 @@
 // Convolution as one matrix product per group, reading patches in place (conv_patch.h): forward, backward to the data
-// and backward to the weight, for planes that are dense and row-major. No reordered copy of the images is made.
+// and backward to the weight, for row-major
+// operands. No reordered copy of the images is made.
 #include <algorithm>
 #include <vector>
 
@@ -20,7 +21,7 @@ void flatten(ConvGrid& g) {
   g.grid[0] = g.grid[1] = g.extent[0] = g.extent[1] = 1;
 }
 
-ConvGrid forward_grid(const ConvProblem& p, const ConvTensor& src) {
+ConvGrid forward_grid(const ConvProblem& p, const Image& src) {
   ConvGrid g{};
   g.batch = p.batch;
   g.batch_stride = src.batch_stride;
@@ -102,33 +103,9 @@ template <class T> struct TileWriter {
   }
 };
 
-bool weight_is_dense(const ConvProblem& p, const ConvTensor& w) {
-  ConvTensor dense = w;
-  set_row_major(dense, p.group_in(), p.kernel);
-  return conv_layout(w, p.out_channels, p.group_in(), p.kernel) == ConvLayout::kRowMajor &&
-         dense.batch_stride == w.batch_stride;
-}
-
-int64_t weight_tap_offset(const ConvProblem& p, const ConvTensor& w, int64_t tap) {
-  return tap / (p.kernel[1] * p.kernel[2]) * w.stride[0] + tap / p.kernel[2] % p.kernel[1] * w.stride[1] +
-         tap % p.kernel[2] * w.stride[2];
-}
-
-// The weight of one group as a [channels][k] matrix in row-major order; a copy if it is not stored so.
-template <class T> MatrixView<T> weight_rows(const ConvProblem& p, const ConvTensor& w, int64_t group) {
-  const int64_t taps = p.kernel_volume(), depth = p.group_in() * taps;
-  const T* base = w.as<T>() + group * p.group_out() * w.batch_stride;
-  if (weight_is_dense(p, w)) return {base, depth, 1};
-  T* copy = scratch<T>(kScratchOperand3, p.group_out() * depth);
-  parallel_for(p.group_out(), 1.0 * depth, [&](int64_t begin, int64_t end) {
-    for (int64_t o = begin; o < end; ++o) {
-      for (int64_t t = 0; t < taps; ++t) {
-        const T* from = base + o * w.batch_stride + weight_tap_offset(p, w, t);
-        for (int64_t c = 0; c < p.group_in(); ++c) copy[o * depth + c * taps + t] = from[c * w.channel_stride];
-      }
-    }
-  });
-  return {copy, depth, 1};
+// The weight of one group as a [channels][k] matrix.
+template <class T> MatrixView<T> weight_rows(const ConvProblem& p, const Image& w, int64_t group) {
+  return {w.as<T>() + group * p.group_out() * w.batch_stride, w.batch_stride, 1};
 }
 
 // a for backward to the data: rows = input channels, k = output channel * taps + tap, taps of one phase.
@@ -175,8 +152,8 @@ Phase make_phase(const ConvProblem& p, const int64_t* residue) {
 }
 
 template <class T>
-void run_phase(const ConvProblem& p, const Phase& phase, const ConvTensor& dst_grad, const ConvTensor& weight,
-               const T* bias, const ConvTensor& src_grad) {
+void run_phase(const ConvProblem& p, const Phase& phase, const Image& dst_grad, const Image& weight,
+               const T* bias, const Image& src_grad) {
   ConvGrid g{};
   g.batch = p.batch;
   g.batch_stride = dst_grad.batch_stride;
@@ -213,7 +190,7 @@ void run_phase(const ConvProblem& p, const Phase& phase, const ConvTensor& dst_g
   }
 }
 
-template <class T> void fill_planes(const ConvProblem& p, const ConvTensor& t, const T* bias) {
+template <class T> void fill_planes(const ConvProblem& p, const Image& t, const T* bias) {
   const int64_t plane = p.in_plane();
   parallel_for(p.batch * p.in_channels, 0.1 * plane, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
@@ -259,8 +236,8 @@ template <class T> auto make_pack_patch_columns(const ConvGrid& g, const T* src,
 }  // namespace
 
 template <class T>
-void conv_forward_gemm(const ConvProblem& p, const ConvTensor& src, const ConvTensor& weight, const T* bias,
-                       const ConvTensor& dst) {
+void conv_forward_gemm(const ConvProblem& p, const Image& src, const Image& weight, const T* bias,
+                       const Image& dst) {
   const ConvGrid g = forward_grid(p, src);
   TileWriter<T> writer{};
   writer.batch_stride = dst.batch_stride, writer.channel_stride = dst.channel_stride;
@@ -277,8 +254,8 @@ void conv_forward_gemm(const ConvProblem& p, const ConvTensor& src, const ConvTe
 }
 
 template <class T>
-void conv_backward_data_gemm(const ConvProblem& p, const ConvTensor& dst_grad, const ConvTensor& weight, const T* bias,
-                             const ConvTensor& src_grad) {
+void conv_backward_data_gemm(const ConvProblem& p, const Image& dst_grad, const Image& weight, const T* bias,
+                             const Image& src_grad) {
   std::vector<Phase> phases;
   bool gaps = false;  // positions that no tap reaches
   int64_t residue[3];
@@ -300,17 +277,13 @@ void conv_backward_data_gemm(const ConvProblem& p, const ConvTensor& dst_grad, c
 }
 
 template <class T>
-void conv_backward_weight_gemm(const ConvProblem& p, const ConvTensor& src, const ConvTensor& dst_grad,
-                               const ConvTensor& weight_grad) {
+void conv_backward_weight_gemm(const ConvProblem& p, const Image& src, const Image& dst_grad,
+                               const Image& weight_grad) {
   const int64_t taps = p.kernel_volume(), plane = p.out_plane(), columns = p.group_in() * taps;
   // A few images at a time, so that the packed gradient stays in the cache.
   const int64_t images = std::max<int64_t>(1, (int64_t{8} << 20) / static_cast<int64_t>(p.group_out() * plane * sizeof(T)));
   for (int64_t group = 0; group < p.groups; ++group) {
     T* out = weight_grad.as<T>() + group * p.group_out() * weight_grad.batch_stride;
-    std::vector<int64_t> offsets(static_cast<size_t>(columns));
-    for (int64_t c = 0; c < columns; ++c) {
-      offsets[c] = c / taps * weight_grad.channel_stride + weight_tap_offset(p, weight_grad, c % taps);
-    }
     for (int64_t n = 0; n < p.batch; n += images) {
       ConvProblem part = p;
       part.batch = std::min(images, p.batch - n);
@@ -319,10 +292,11 @@ void conv_backward_weight_gemm(const ConvProblem& p, const ConvTensor& src, cons
       const T* grad = dst_grad.as<T>() + n * dst_grad.batch_stride + group * p.group_out() * dst_grad.channel_stride;
       const auto finish = [&](int64_t row, int64_t rows, int64_t column, int64_t count, const T* tile, int64_t ld) {
         for (int64_t r = 0; r < rows; ++r) {
-          T* to = out + (row + r) * weight_grad.batch_stride;
-          for (int64_t c = 0; c < count; ++c) {
-            T& element = to[offsets[column + c]];
-            element = n == 0 ? tile[r * ld + c] : element + tile[r * ld + c];
+          T* to = out + (row + r) * columns + column;
+          if (n == 0) {
+            std::memcpy(to, tile + r * ld, count * sizeof(T));
+          } else {
+            for (int64_t c = 0; c < count; ++c) to[c] += tile[r * ld + c];
           }
         }
       };
@@ -334,12 +308,12 @@ void conv_backward_weight_gemm(const ConvProblem& p, const ConvTensor& src, cons
 }
 
 #define NG_INSTANTIATE(T)                                                                                      \
-  template void conv_forward_gemm<T>(const ConvProblem&, const ConvTensor&, const ConvTensor&, const T*,       \
-                                     const ConvTensor&);                                                       \
-  template void conv_backward_data_gemm<T>(const ConvProblem&, const ConvTensor&, const ConvTensor&, const T*, \
-                                           const ConvTensor&);                                                 \
-  template void conv_backward_weight_gemm<T>(const ConvProblem&, const ConvTensor&, const ConvTensor&,         \
-                                             const ConvTensor&);
+  template void conv_forward_gemm<T>(const ConvProblem&, const Image&, const Image&, const T*,       \
+                                     const Image&);                                                       \
+  template void conv_backward_data_gemm<T>(const ConvProblem&, const Image&, const Image&, const T*, \
+                                           const Image&);                                                 \
+  template void conv_backward_weight_gemm<T>(const ConvProblem&, const Image&, const Image&,         \
+                                             const Image&);
 NG_INSTANTIATE(float)
 NG_INSTANTIATE(double)
 #undef NG_INSTANTIATE

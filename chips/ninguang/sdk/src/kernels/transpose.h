@@ -75,6 +75,7 @@ void transpose_block(const Src* src, int64_t ld_src, Dst* dst, int64_t ld_dst, i
         transpose_block(rows_as_float, kChunk, dst + c * ld_dst + r, ld_dst, count, width);
       }
     }
+    return;
   }
   constexpr int64_t kBlock = 16;  // keeps both sides in the first-level cache
   for (int64_t c0 = 0; c0 < columns; c0 += kBlock) {
