@@ -71,7 +71,7 @@ Chunk* CachingAllocator::allocate_slow(uint64_t size, Stream& stream) {
     flush_quick(heap);
     if (Chunk* chunk = take_fitting(heap, size)) return chunk;
   }
-  collect_garbage(size);
+  collect_garbage(segment_bytes(size));
   if (Chunk* chunk = take_from_new_segment(segment_bytes(size), size, stream, heap)) return chunk;
   return retry_after_release(size, stream, heap);
 }

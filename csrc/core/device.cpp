@@ -328,7 +328,7 @@ int device_count() noexcept {
 bool devices_opened() noexcept { return opened.load() || num_devices.load() != 0; }
 
 Device& device(int index) {
-  if (__builtin_expect(in_bad_fork(), 0)) raise_forked();
+  if (__builtin_expect(forked_child.load(std::memory_order_relaxed), 0)) raise_forked();
   Device* found = find_device(index);
   if (__builtin_expect(found != nullptr, 1)) return *found;
   ensure_opened();

@@ -26,8 +26,19 @@ Fence Fence::put(Stream& stream) noexcept {
   } catch (...) {
     return fence;  // the stream's idleness will have to do
   }
-  std::lock_guard<std::mutex> lock(stream.mutex);
-  if (device.adapter->event_record(fence.event_, stream.handle) != FL_STATUS_OK) fence.recycle(stream);
+  // Another thread may be waiting for the stream with its lock held, and the caller holds the allocator's: rather than
+  // stall all allocations, the stream's idleness has to do.
+  constexpr int kTries = 100;
+  for (int tries = 0; tries < kTries; ++tries) {
+    std::unique_lock<std::mutex> lock(stream.mutex, std::try_to_lock);
+    if (!lock.owns_lock()) {
+      std::this_thread::yield();
+      continue;
+    }
+    if (device.adapter->event_record(fence.event_, stream.handle) == FL_STATUS_OK) return fence;
+    break;
+  }
+  fence.recycle(stream);
   return fence;
 }
 

@@ -11,11 +11,11 @@
 
 namespace fl {
 
-// One point in a stream's work. Without adapter events it has passed when the stream is seen idle.
+// One point in a stream's work. Where no event could be recorded, it has passed when the stream is seen idle.
 class Fence {
  public:
   static Fence put(Stream& stream) noexcept;
-  // NOT_READY, or anything else: passed. A failure is raised after the fence counts as passed.
+  // True also if the work failed: `failure` then keeps the first error.
   bool passed(Stream& stream, std::exception_ptr& failure) noexcept;
   void wait(Stream& stream, std::exception_ptr& failure) noexcept;
 

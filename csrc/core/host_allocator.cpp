@@ -40,7 +40,7 @@ HostCache& cache() {
   return *all;
 }
 
-// At most an eighth more than asked: four size classes between powers of two would waste more, one per size never match.
+// Eight to sixteen classes between powers of two: at most an eighth more than asked, and sizes that vary still match.
 uint64_t size_class(uint64_t bytes) {
   constexpr uint64_t kPage = 4096;
   uint64_t step = kPage;
@@ -180,9 +180,17 @@ void host_empty_cache() {
   if (in_bad_fork()) raise_forked();
   HostCache& all = cache();
   std::exception_ptr failure;
-  std::lock_guard<std::mutex> lock(all.mutex);
-  all.fences.drain([&all](HostBlock* block) { make_idle(all, block); }, failure);
-  give_back_idle(all);
+  {
+    std::lock_guard<std::mutex> lock(all.mutex);
+    all.fences.drain([&all](HostBlock* block) { make_idle(all, block); }, failure);
+    give_back_idle(all);
+  }
+  if (!failure) return;
+  try {
+    std::rethrow_exception(failure);
+  } catch (const Error& error) {
+    raise(error.status, error.what());
+  }
 }
 
 }  // namespace fl
