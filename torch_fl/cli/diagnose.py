@@ -141,7 +141,7 @@ def _settings_problems() -> list[str]:
 
 
 def _autoload_problem() -> list[str]:
-    """What kept `import torch` from loading Torch-FL by itself, which autoload records instead of raising."""
+    """Return what kept `import torch` from loading Torch-FL by itself; autoload records it instead of raising."""
     try:
         from torch_fl import _autoload
     except ImportError as error:
@@ -157,7 +157,8 @@ def _print_result(result: dict[str, Any]) -> None:
     adapter = result["adapter"]
     if adapter:
         vendor = f" of {adapter['vendor']}" if adapter.get("vendor") else ""
-        print(f"  loaded    adapter {adapter['name']}{vendor}, version {adapter['version'] or '?'}, ABI {adapter['abi']}")
+        version = adapter["version"] or "?"
+        print(f"  loaded    adapter {adapter['name']}{vendor}, version {version}, ABI {adapter['abi']}")
     for device in result["devices"]:
         tier = f", by the {device['tier']} tier" if device.get("tier") else ""
         verdict = f"[1, 2, 3] * 2 is right{tier}" if device["right"] else device["reason"]

@@ -1,6 +1,7 @@
 """new-adapter: a folder that builds at once and works as a chip of host memory, for a vendor to make its own.
 
-The files are in skeleton/, with @NAME@ and the like where the chip's name goes.
+The files are in skeleton/, with @NAME@ and the like where the chip's name goes; the suffix .in keeps
+other tools from reading them.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ def create(name: str, folder: Path) -> Path:
     from torch_fl.profile.schema import SCHEMA_FILE
 
     if not re.fullmatch(r"[a-z][a-z0-9_-]{0,63}", name) or name in RESERVED_NAMES:
-        raise Refused(f"{name!r} cannot be a chip's name; allowed: lower-case letters, digits, - and _, starting with a "
-                      f"letter, and none of {', '.join(RESERVED_NAMES)}")
+        raise Refused(f"{name!r} cannot be a chip's name; allowed: lower-case letters, digits, - and _, starting with "
+                      f"a letter, and none of {', '.join(RESERVED_NAMES)}")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise Refused(f"{folder} is there already and not an empty folder; choose another with --output")
     made = not folder.exists()

@@ -1,7 +1,8 @@
-"""Tries one adapter in this process and tells how far it comes. `diagnose` runs this file in a child of its own, since
-a broken adapter may crash or hang.
+"""Tries one adapter in this process and tells how far it comes.
 
     python -m torch_fl.cli.probe      reads a spec as JSON from standard input
+
+`diagnose` runs this file in a child process, since a broken adapter may crash or hang.
 
 Each stage is announced before it starts, one JSON object a line, so that the parent knows what a crash interrupted.
 """
@@ -57,7 +58,7 @@ def _compute(torch: Any, core: Any, device: str, index: int) -> dict[str, Any]:
 
 
 def _calls(core: Any, index: int) -> dict[str, int]:
-    """Calls of mul by tier on the device, so far."""
+    """Return the calls of mul by tier on the device, so far."""
     totals: dict[str, int] = {}
     for device, overload, tier, calls in core.counts():
         if device == index and overload.startswith("aten::mul"):

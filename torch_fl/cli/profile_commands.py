@@ -24,8 +24,8 @@ def add_to(app: typer.Typer) -> None:
 
 
 def init_profile(
-    device: str = typer.Option(..., "--device", metavar="NAME", help="A chip known here, or an adapter library (*.so)."),
-    output: Path = typer.Option(Path("chip_profile.json"), "--output", "-o", help="File to write; - is standard output."),
+    device: str = typer.Option(..., "--device", metavar="NAME", help="A chip known here, or an adapter's *.so file."),
+    output: Path = typer.Option(Path("chip_profile.json"), "--output", "-o", help="File to write; - is stdout."),
     force: bool = typer.Option(False, "--force", help="Replace the file if it exists."),
     as_json: bool = JSON,
 ) -> None:
@@ -49,7 +49,7 @@ def init_profile(
 def register_device(
     profile: Path = typer.Option(..., "--profile", help="The chip_profile.json to register."),
     check: bool = typer.Option(False, "--check", help="Check the profile and its adapter; register nothing."),
-    force: bool = typer.Option(False, "--force", help="Replace another profile of this name; accept a missing adapter."),
+    force: bool = typer.Option(False, "--force", help="Replace another profile of this name; allow no adapter."),
     as_json: bool = JSON,
 ) -> None:
     """Register a chip by its profile, for all later processes of this user."""

@@ -101,13 +101,17 @@ def load_document() -> tuple[Config, Document]:
     if file is None:
         return Config(), Document("<no configuration file>", {}, {(): 1})
     try:
-        document = read(file)
+        document = read(file, other="yaml")
     except Unreadable as error:
         raise InvalidConfig(str(file), [error.problem]) from None
     if document.data is None:  # an empty file, or one that is all comments
         document.data = {}
-    document.data = {name: value for name, value in document.data.items() if value is not None} if isinstance(
-        document.data, dict) else document.data  # a section whose entries are all commented out is null
+    if isinstance(document.data, dict):
+        # A section whose entries are all commented out is null, and `level: off` is YAML's word for false.
+        document.data = {name: value for name, value in document.data.items() if value is not None}
+        section = document.data.get("logging")
+        if isinstance(section, dict) and section.get("level") is False:
+            section["level"] = "off"
     config, problems = convert(document, Config)
     if config is not None:
         problems = _contradictions(config, document)

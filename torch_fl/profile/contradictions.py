@@ -64,8 +64,6 @@ def _types(profile: ChipProfile, document: Document) -> list[Problem]:
             if says is not None and says != (dtype in profile.dtypes):
                 problems.append(document.problem((field,), f"contradicts dtypes, which {'lacks' if says else 'lists'} "
                                                  f"{dtype}", "false" if says else "true"))
-    if not profile.effective_dtypes():
-        problems.append(document.problem(("dtypes",), "leaves the chip no type at all"))
     return problems
 
 

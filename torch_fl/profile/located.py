@@ -18,6 +18,7 @@ __all__ = ["Document", "Path", "Problem", "Unreadable", "dotted", "read", "shown
 Path = tuple[str | int, ...]
 MAX_BYTES = 8 << 20
 MAX_DEPTH = 64
+MAX_PARTS = 100_000
 _MISSING: Any = object()
 
 
@@ -98,8 +99,8 @@ def shown(value: Any) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def read(file: str | FilePath) -> Document:
-    """Read a JSON or YAML file (told by its suffix).
+def read(file: str | FilePath, *, other: str = "json") -> Document:
+    """Read a JSON or YAML file, told by its suffix; `other` says what one of another suffix is.
 
     Raises:
         Unreadable: there is no such file, or it is no text, or not well-formed.
@@ -117,7 +118,8 @@ def read(file: str | FilePath) -> Document:
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise Unreadable(Problem((), "is not UTF-8 text", line)) from None
-    return parse_yaml(text, name) if FilePath(name).suffix in (".yaml", ".yml") else parse_json(text, name)
+    kind = {".yaml": "yaml", ".yml": "yaml", ".json": "json"}.get(FilePath(name).suffix, other)
+    return parse_yaml(text, name) if kind == "yaml" else parse_json(text, name)
 
 
 # ---------------------------------------------------------------- JSON
@@ -272,13 +274,18 @@ def parse_yaml(text: str, file: str) -> Document:
     """
     import yaml
 
-    loader = yaml.SafeLoader(text)
-    document = Document(file, None)
+    document = Document(file, None, {(): 1})
+    try:
+        loader = yaml.SafeLoader(text)
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise Unreadable(Problem((), f"not valid YAML: {error.reason}", line)) from None
     try:
         node = loader.get_single_node()
-        document.lines[()] = 1
         if node is not None:
             document.data = _yaml_value(loader, node, (), document, 0)
+    except RecursionError:
+        raise Unreadable(Problem((), f"nested deeper than {MAX_DEPTH} levels")) from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         words = ", ".join(part for part in (error.context, error.problem) if part)
@@ -297,6 +304,8 @@ def _yaml_value(loader: Any, node: Any, path: Path, document: Document, depth: i
     document.lines.setdefault(path, line)
     if depth > MAX_DEPTH:
         raise Unreadable(Problem(path[:3], f"nested deeper than {MAX_DEPTH} levels", line))
+    if len(document.lines) > MAX_PARTS:  # a few aliases of aliases can stand for billions of parts
+        raise Unreadable(Problem(path[:3], f"has more than {MAX_PARTS} parts", line))
     if isinstance(node, yaml.SequenceNode):
         return [_yaml_value(loader, item, (*path, index), document, depth + 1) for index, item in enumerate(node.value)]
     if not isinstance(node, yaml.MappingNode):

@@ -72,6 +72,8 @@ def register(source: str | Path, *, force: bool = False) -> Registered:
                     f'a profile of device_name "{profile.device_name}" is already registered ({target}) and says '
                     f"something else than {source}{_difference(existing.profile, profile)}. Use --force to replace it, "
                     f"`flagos-torch-fl unregister-device {profile.device_name}` to remove it, or another device_name")
+            for leftover in target.parent.glob(".*.tmp"):  # of a writer that was killed; a living one holds the lock
+                leftover.unlink(missing_ok=True)
             write_atomically(target, render(profile))
     except OSError as error:
         raise ProfileError(_storage_message("register", target, error)) from error

@@ -67,6 +67,8 @@ class _Walk:
         elif isinstance(kind, inspect.ListType):
             if not isinstance(value, list):
                 return self._add(path, f"expected a list, got {_kind(value)}", _allowed(kind))
+            if len(value) < (kind.min_length or 0):
+                self._add(path, "too short", f"at least {kind.min_length} of {_allowed(kind.item_type)}")
             for index, item in enumerate(value):
                 self._visit(item, (*path, index), kind.item_type)
         elif isinstance(kind, inspect.LiteralType):
