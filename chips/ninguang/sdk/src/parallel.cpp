@@ -116,7 +116,7 @@ void helper(int share) {
     for (Job& job : all.jobs) helped |= help(job, share);
     if (helped) continue;
     bool came = false;
-    for (Spin spin; !came && spin.again();) came = all.epoch.load(std::memory_order_relaxed) != seen;
+    for (Spin spin(false); !came && spin.again();) came = all.epoch.load(std::memory_order_relaxed) != seen;
     if (came) continue;
     all.sleepers.fetch_add(1, std::memory_order_seq_cst);
     if (all.epoch.load(std::memory_order_seq_cst) == seen) futex(all.epoch, FUTEX_WAIT, seen);

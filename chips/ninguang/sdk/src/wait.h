@@ -16,24 +16,25 @@ inline void cpu_relax() {
 #endif
 }
 
-// while (!done() && spin.again()) {} ... then sleep. Lasts about kSpinMicroseconds: longer than a host needs between
-// two launches, so a busy stream never pays for a wake-up. After the first moment it offers its core to others.
+// while (!done() && spin.again()) {} ... then sleep. Lasts longer than a host needs between two launches, so a busy
+// stream never pays for a wake-up.
+// Who waits for another thread of this process yields, since that one may need this very core. Who waits for work that
+// others can do instead does not: on a shared machine a yield gives the core away for milliseconds.
 class Spin {
  public:
+  explicit Spin(bool yields = true) : yields_(yields) {}
   bool again() {
-    if (++rounds_ <= kEagerRounds) {
-      cpu_relax();
-      return true;
-    }
-    sched_yield();
+    cpu_relax();
+    if (++rounds_ <= kEagerRounds) return true;
+    if (yields_) sched_yield();
     const auto now = std::chrono::steady_clock::now();
-    if (rounds_ == kEagerRounds + 1) deadline_ = now + std::chrono::microseconds(kSpinMicroseconds);
+    if (rounds_ == kEagerRounds + 1) deadline_ = now + std::chrono::microseconds(yields_ ? 40 : 20);
     return now < deadline_;
   }
 
  private:
-  static constexpr int kEagerRounds = 100;
-  static constexpr int kSpinMicroseconds = 40;
+  static constexpr int kEagerRounds = 60;
+  const bool yields_;
   int rounds_ = 0;
   std::chrono::steady_clock::time_point deadline_;
 };
