@@ -23,52 +23,39 @@ struct Gather {
 // n elements whose indices are all the same: one look-up, then a copy.
 template <class E>
 void gather_block(const Gather& g, E* out, const E* self, const int64_t* at, int64_t n, IndexCheck& check) {
-  int64_t offset = at[1];
-  for (int k = 0; k < g.set.count; ++k) {
-    const int64_t part = g.set.offset(k, at[kFirstIndex + k], check);
-    if (part < 0) return;
-    offset += part;
-  }
+  const int64_t offset = g.set.offset(at + kFirstIndex, check);
+  if (offset < 0) return;
   const int64_t out_stride = g.walk.inner_stride(0), self_stride = g.walk.inner_stride(1);
+  E* to = out + at[0];
+  const E* from = self + at[1] + offset;
   if (out_stride == 1 && self_stride == 1) {
-    std::memcpy(out + at[0], self + offset, n * sizeof(E));
+    std::memcpy(to, from, n * sizeof(E));
     return;
   }
-  for (int64_t i = 0; i < n; ++i) out[at[0] + i * out_stride] = self[offset + i * self_stride];
+  for (int64_t i = 0; i < n; ++i) to[i * out_stride] = from[i * self_stride];
 }
 
+// n elements that each look up their place.
 template <class E>
-void gather_each(const Gather& g, E* out, const E* self, const int64_t* at, int64_t n, IndexCheck& check) {
-  const int64_t out_stride = g.walk.inner_stride(0), self_stride = g.walk.inner_stride(1);
-  for (int64_t i = 0; i < n; ++i) {
-    int64_t offset = at[1] + i * self_stride;
-    bool inside = true;
-    for (int k = 0; k < g.set.count; ++k) {
-      const int64_t part = g.set.offset(k, at[kFirstIndex + k] + i * g.walk.inner_stride(kFirstIndex + k), check);
-      inside &= part >= 0;
-      offset += part;
+void gather_each(const Gather& g, E* out, const E* self, const int64_t* start, int64_t n, IndexCheck& check) {
+  int64_t at[Walk::kMaxOperands], steps[Walk::kMaxOperands];
+  for (int o = 0; o < g.walk.operands; ++o) at[o] = start[o], steps[o] = g.walk.inner_stride(o);
+  int64_t offsets[kIndexBatch];
+  for (int64_t done = 0; done < n; done += kIndexBatch) {
+    const int64_t batch = std::min(kIndexBatch, n - done);
+    const bool inside = g.set.offsets(at + kFirstIndex, steps + kFirstIndex, batch, offsets, check);
+    E* const to = out + at[0];
+    const E* const from = self + at[1];
+    if (!inside) {
+      for (int64_t i = 0; i < batch; ++i) {
+        if (offsets[i] >= 0) to[i * steps[0]] = from[i * steps[1] + offsets[i]];
+      }
+    } else if (steps[0] == 1 && steps[1] == 0) {
+      for (int64_t i = 0; i < batch; ++i) to[i] = from[offsets[i]];
+    } else {
+      for (int64_t i = 0; i < batch; ++i) to[i * steps[0]] = from[i * steps[1] + offsets[i]];
     }
-    if (inside) out[at[0] + i * out_stride] = self[offset];
-  }
-}
-
-// The common case of gather_each: one int64 index operand.
-template <class E>
-void gather_one(const Gather& g, E* out, const E* self, const int64_t* at, int64_t n, IndexCheck& check) {
-  const int64_t out_stride = g.walk.inner_stride(0), self_stride = g.walk.inner_stride(1);
-  const int64_t index_stride = g.walk.inner_stride(kFirstIndex), stride = g.set.strides[0], extent = g.set.extents[0];
-  const int64_t wrap = g.set.from_end ? extent : 0;
-  const int64_t* index = static_cast<const int64_t*>(g.set.readers[0].data) + at[kFirstIndex];
-  E* to = out + at[0];
-  const E* from = self + at[1];
-  for (int64_t i = 0; i < n; ++i) {
-    int64_t value = index[i * index_stride];
-    value += value < 0 ? wrap : 0;
-    if (__builtin_expect(static_cast<uint64_t>(value) >= static_cast<uint64_t>(extent), 0)) {
-      g.set.offset(0, at[kFirstIndex] + i * index_stride, check);  // reports
-      continue;
-    }
-    to[i * out_stride] = from[i * self_stride + value * stride];
+    for (int o = 0; o < g.walk.operands; ++o) at[o] += batch * steps[o];
   }
 }
 
@@ -76,7 +63,6 @@ ngResult run_walk(const Gather& g, const Tensor& out, const Tensor& self) {
   IndexCheck check;
   bool block = true;  // no index moves along the innermost dimension
   for (int k = 0; k < g.set.count; ++k) block &= g.walk.inner_stride(kFirstIndex + k) == 0;
-  const bool one = g.set.count == 1 && g.set.readers[0].wide;
   const int64_t bytes = size_of(out.type);
   const double inner = static_cast<double>(g.walk.inner_size());
   const double cost = block ? 0.1 * static_cast<double>(bytes) + 20.0 / inner : 1.5 * g.set.count;
@@ -88,8 +74,6 @@ ngResult run_walk(const Gather& g, const Tensor& out, const Tensor& self) {
       g.walk.run(begin, end, [&](const int64_t* at, int64_t n) {
         if (block) {
           gather_block(g, to, from, at, n, check);
-        } else if (one) {
-          gather_one(g, to, from, at, n, check);
         } else {
           gather_each(g, to, from, at, n, check);
         }

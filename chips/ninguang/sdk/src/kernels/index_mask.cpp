@@ -7,7 +7,10 @@ namespace {
 
 constexpr int kMaxParts = 64;
 
-// Runs count(begin, end) over parts of [0, n), then fill(begin, end, first) with the number of hits before the part.
+// Runs count(begin, end) over parts of [0, n), then fill(begin, end, first, last) with the hits before the part and
+// before the next one. Fill writes every element to where the next hit belongs and moves on only after a hit: no
+// branch that depends on values. So it must stop at `last`, or it would touch the next part's place; with one part
+// `last` is n, which nothing can go beyond.
 template <class Count, class Fill>
 int64_t count_then_fill(int64_t n, double cost, const Count& count, const Fill& fill) {
   const int64_t wanted = static_cast<int64_t>(static_cast<double>(n) * cost / 10000.0);
@@ -20,14 +23,11 @@ int64_t count_then_fill(int64_t n, double cost, const Count& count, const Fill& 
     });
     for (int64_t p = 0; p < parts; ++p) starts[p + 1] += starts[p];
   }
-  int64_t total = starts[parts];
+  if (parts == 1) return fill(int64_t{0}, n, int64_t{0}, n);
   parallel_for(parts, part_cost, [&](int64_t begin, int64_t end) {
-    for (int64_t p = begin; p < end; ++p) {
-      const int64_t last = fill(n * p / parts, n * (p + 1) / parts, starts[p]);
-      if (p == parts - 1) total = last;
-    }
+    for (int64_t p = begin; p < end; ++p) fill(n * p / parts, n * (p + 1) / parts, starts[p], starts[p + 1]);
   });
-  return total;
+  return starts[parts];
 }
 
 // The bits that make a value non-zero: all, but for the sign of a float.
@@ -71,15 +71,14 @@ class Nonzero {
     return found;
   }
 
-  int64_t fill(int64_t begin, int64_t end, int64_t at) const {
+  int64_t fill(int64_t begin, int64_t end, int64_t at, int64_t last_hit) const {
+    const int64_t stride = shape_.strides[shape_.ndim - 1];
     rows(begin, end, [&](const int64_t* position, const E* row, int64_t first, int64_t last) {
-      const int64_t stride = shape_.strides[shape_.ndim - 1];
-      for (int64_t i = first; i < last; ++i) {
-        if (!is_set(row[i * stride], mask_)) continue;
-        int64_t* to = out_ + at++ * row_stride_;
-        if (columns_ == 0) continue;
+      for (int64_t i = first; i < last && at < last_hit; ++i) {
+        int64_t* const to = out_ + at * row_stride_;
         for (int d = 0; d < columns_ - 1; ++d) to[d * column_stride_] = position[d];
-        to[(columns_ - 1) * column_stride_] = i;
+        if (columns_ > 0) to[(columns_ - 1) * column_stride_] = i;
+        at += is_set(row[i * stride], mask_);
       }
     });
     return at;
@@ -125,7 +124,7 @@ ngResult run_nonzero(const Args& args) {
     const Nonzero<decltype(tag)> work(self, args.out[0]);
     *args.out[1].as<int64_t>() = count_then_fill(
         self.numel(), 1.5, [&](int64_t begin, int64_t end) { return work.count(begin, end); },
-        [&](int64_t begin, int64_t end, int64_t at) { return work.fill(begin, end, at); });
+        [&](int64_t begin, int64_t end, int64_t at, int64_t last) { return work.fill(begin, end, at, last); });
   });
   return NG_SUCCESS;
 }
@@ -146,10 +145,11 @@ int64_t select(const Args& args, const Walk& walk) {
         });
         return found;
       },
-      [&](int64_t begin, int64_t end, int64_t to) {
+      [&](int64_t begin, int64_t end, int64_t to, int64_t last_hit) {
         walk.run(begin, end, [&](const int64_t* at, int64_t n) {
-          for (int64_t i = 0; i < n; ++i) {
-            if (mask[at[1] + i * mask_stride] != 0) out[to++ * out_stride] = self[at[0] + i * self_stride];
+          for (int64_t i = 0; i < n && to < last_hit; ++i) {
+            out[to * out_stride] = self[at[0] + i * self_stride];
+            to += mask[at[1] + i * mask_stride] != 0;
           }
         });
         return to;

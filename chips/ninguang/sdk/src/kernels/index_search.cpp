@@ -9,17 +9,21 @@ namespace {
 
 // ---- searchsorted ----
 
-// First place of row[0, n) whose element is not below (right: not at or below) `value`. The comparisons are PyTorch's:
-// a NaN, in the row or sought, is above everything.
+// First place of row[0, n) whose element is not below (right: not at or below) `value`; a NaN is above everything.
 template <class C, bool right, class Read>
 int64_t search(int64_t n, C value, const Read& read) {
+  const auto before = [&](int64_t at) {
+    const C element = read(at);
+    return right ? !(element > value) : !(element >= value);
+  };
+  // Masks in place of a branch that fails every other time; and PyTorch's own probes, so that sequences with NaN
+  // inside, which are not sorted by these comparisons, end at the same place.
   int64_t low = 0, high = n;
   while (low < high) {
     const int64_t middle = low + (high - low) / 2;
-    const C element = read(middle);
-    const bool found = right ? element > value : element >= value;
-    if (found) high = middle;
-    else low = middle + 1;
+    const int64_t upper = -static_cast<int64_t>(before(middle));  // all ones: go on in the upper half
+    low += (middle + 1 - low) & upper;
+    high = middle + ((high - middle) & upper);
   }
   return low;
 }

@@ -175,17 +175,60 @@ struct IndexSet {
     dims[count++] = dim;
   }
 
-  // The element offset that index operand k adds, or -1, reported, if it is out of range.
-  int64_t offset(int k, int64_t at, IndexCheck& check) const {
-    const int64_t index = readers[k][at], extent = extents[k];
-    const int64_t wrapped = index + (from_end && index < 0 ? extent : 0);
-    if (__builtin_expect(static_cast<uint64_t>(wrapped) >= static_cast<uint64_t>(extent), 0)) {
-      check.report(index, extent, dims[k]);
-      return -1;
+  // The element offset that all index operands together add, each read at its own place, or -1, reported, if one is
+  // out of range. `at` holds one place per index operand.
+  int64_t offset(const int64_t* at, IndexCheck& check) const {
+    int64_t sum = 0;
+    for (int k = 0; k < count; ++k) {
+      const int64_t index = readers[k][at[k]], extent = extents[k];
+      const int64_t wrapped = index + (from_end && index < 0 ? extent : 0);
+      if (__builtin_expect(static_cast<uint64_t>(wrapped) >= static_cast<uint64_t>(extent), 0)) {
+        check.report(index, extent, dims[k]);
+        return -1;
+      }
+      sum += wrapped * strides[k];
     }
-    return wrapped * strides[k];
+    return sum;
+  }
+
+  // The same for n places that are `steps` apart; true if all are in range.
+  bool offsets(const int64_t* at, const int64_t* steps, int64_t n, int64_t* to, IndexCheck& check) const {
+    bool inside = true;
+    for (int k = 0; k < count; ++k) {
+      inside &= readers[k].wide ? add_offsets<int64_t>(k, at[k], steps[k], n, to) : add_offsets<int32_t>(k, at[k], steps[k], n, to);
+    }
+    if (__builtin_expect(inside, 1)) return true;
+    int64_t place[kMax];
+    for (int64_t i = 0; i < n; ++i) {
+      for (int k = 0; k < count; ++k) place[k] = at[k] + i * steps[k];
+      to[i] = offset(place, check);
+    }
+    return false;
+  }
+
+ private:
+  // Without branches, so that it vectorises: reads, wraps, compares and scales first, complains later.
+  template <class I>
+  bool add_offsets(int k, int64_t at, int64_t step, int64_t n, int64_t* __restrict to) const {
+    const I* __restrict const index = static_cast<const I*>(readers[k].data) + at;
+    const int64_t extent = extents[k], wrap = from_end ? extent : 0, stride = strides[k];
+    bool outside = false;
+    const auto each = [&](int64_t i, int64_t value) {
+      value += value < 0 ? wrap : 0;
+      outside |= static_cast<uint64_t>(value) >= static_cast<uint64_t>(extent);
+      return k == 0 ? value * stride : to[i] + value * stride;
+    };
+    if (step == 1) {
+      for (int64_t i = 0; i < n; ++i) to[i] = each(i, index[i]);
+    } else {
+      for (int64_t i = 0; i < n; ++i) to[i] = each(i, index[i * step]);
+    }
+    return !outside;
   }
 };
+
+// Elements whose offsets are looked up at a time.
+constexpr int64_t kIndexBatch = 256;
 
 struct Bytes16 {
   uint64_t low, high;

@@ -77,12 +77,14 @@ ngResult forward(const Args& args) {
   const int64_t n = positions.walk.numel, parts = std::min(kParts, (n + 2047) / 2048);
   parallel_for(parts, 4.0 * static_cast<double>(n) / static_cast<double>(parts), [&](int64_t first, int64_t last) {
     for (int64_t p = first; p < last; ++p) {
+      double loss = 0, total = 0;
       positions.each(n * p / parts, n * (p + 1) / parts, check, [&](int64_t in, int64_t target, int64_t) {
         if (target < 0) return;
         const double weight = static_cast<double>(weights[target]);
-        losses[p] -= static_cast<double>(input[in + target * positions.class_stride]) * weight;
-        totals[p] += weight;
+        loss -= static_cast<double>(input[in + target * positions.class_stride]) * weight;
+        total += weight;
       });
+      losses[p] = loss, totals[p] = total;
     }
   });
   double loss = 0, total = 0;

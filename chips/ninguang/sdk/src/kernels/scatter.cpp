@@ -72,30 +72,18 @@ struct Target {
   IndexCheck* check;
   int64_t low, high;
 
+  bool owns_all() const { return high == INT64_MAX && low == 0; }
   void combine(T& to, const S& from) const {
     if constexpr (std::is_same_v<Op, Assign>) to = from;
     else to = static_cast<T>(op(static_cast<Compute<T>>(to), static_cast<Compute<T>>(from)));
   }
 };
 
-// Offset that the indices add, or -1 if it is out of range or another core's.
-template <class Target>
-int64_t index_offset(const Target& target, const IndexSet& set, const int64_t* at) {
-  int64_t offset = 0;
-  bool inside = true;
-  for (int k = 0; k < set.count; ++k) {
-    const int64_t part = set.offset(k, at[kFirstIndex + k], *target.check);
-    inside &= part >= 0;
-    offset += part;
-  }
-  return inside && offset >= target.low && offset < target.high ? offset : -1;
-}
-
 // n elements that share their indices.
 template <class Target>
 void scatter_run(const Target& target, const IndexSet& set, const int64_t* at, int64_t n, const int64_t* strides) {
-  const int64_t offset = index_offset(target, set, at);
-  if (offset < 0) return;
+  const int64_t offset = set.offset(at + kFirstIndex, *target.check);
+  if (offset < target.low || offset >= target.high) return;  // low >= 0: also those out of range
   auto* out = target.out + at[0] + offset;
   const auto* src = target.src + at[1];
   if (strides[0] == 1 && strides[1] == 1) {
@@ -106,23 +94,31 @@ void scatter_run(const Target& target, const IndexSet& set, const int64_t* at, i
   }
 }
 
-// n elements that each look up their place.
+// n elements that each look up their place. Places of other owners are sorted out without branches, which no
+// processor would predict.
 template <class Target>
-void scatter_each(const Target& target, const IndexSet& set, const int64_t* start, int64_t n, const int64_t* strides) {
-  if (set.count == 1) {
-    for (int64_t i = 0; i < n; ++i) {
-      const int64_t offset = set.offset(0, start[kFirstIndex] + i * strides[kFirstIndex], *target.check);
-      if (offset < target.low || offset >= target.high) continue;  // low >= 0
-      target.combine(target.out[start[0] + i * strides[0] + offset], target.src[start[1] + i * strides[1]]);
-    }
-    return;
-  }
-  int64_t at[Walk::kMaxOperands];
+void scatter_each(const Target& target, const IndexSet& set, const int64_t* start, int64_t n, const int64_t* steps) {
+  int64_t at[Walk::kMaxOperands], offsets[kIndexBatch], chosen[kIndexBatch];
   for (int o = 0; o < kFirstIndex + set.count; ++o) at[o] = start[o];
-  for (int64_t i = 0; i < n; ++i) {
-    const int64_t offset = index_offset(target, set, at);
-    if (offset >= 0) target.combine(target.out[at[0] + offset], target.src[at[1]]);
-    for (int o = 0; o < kFirstIndex + set.count; ++o) at[o] += strides[o];
+  for (int64_t done = 0; done < n; done += kIndexBatch) {
+    const int64_t batch = std::min(kIndexBatch, n - done);
+    const bool inside = set.offsets(at + kFirstIndex, steps + kFirstIndex, batch, offsets, *target.check);
+    auto* const out = target.out + at[0];
+    const auto* const src = target.src + at[1];
+    if (inside && target.owns_all()) {
+      for (int64_t i = 0; i < batch; ++i) target.combine(out[i * steps[0] + offsets[i]], src[i * steps[1]]);
+    } else {
+      int64_t count = 0;
+      for (int64_t i = 0; i < batch; ++i) {
+        chosen[count] = i;
+        count += offsets[i] >= target.low && offsets[i] < target.high ? 1 : 0;
+      }
+      for (int64_t c = 0; c < count; ++c) {
+        const int64_t i = chosen[c];
+        target.combine(out[i * steps[0] + offsets[i]], src[i * steps[1]]);
+      }
+    }
+    for (int o = 0; o < kFirstIndex + set.count; ++o) at[o] += batch * steps[o];
   }
 }
 

@@ -35,10 +35,11 @@ Key<T> key_of(const T& value) {
   K bits;
   std::memcpy(&bits, &value, sizeof bits);
   if constexpr (infinity_bits<T> != 0) {
+    // Choices, not branches: they vectorise.
     const K magnitude = static_cast<K>(bits & static_cast<K>(~sign));
-    if (magnitude > static_cast<K>(infinity_bits<T>)) return static_cast<K>(~K(0));
-    if (magnitude == 0) return sign;
-    return static_cast<K>(bits & sign ? ~bits : bits | sign);
+    const K number = static_cast<K>(bits & sign ? ~bits : bits | sign);
+    const K zero_or_number = magnitude == 0 ? sign : number;
+    return magnitude > static_cast<K>(infinity_bits<T>) ? static_cast<K>(~K(0)) : zero_or_number;
   } else if constexpr (std::is_signed_v<T>) {
     return static_cast<K>(bits ^ sign);
   } else {
@@ -67,22 +68,28 @@ template <class T> using Item = typename ItemOf<Key<T>>::type;
 
 inline int64_t position_of(uint64_t item) { return static_cast<int64_t>(item & 0xffffffffu); }
 inline int64_t position_of(const WideItem& item) { return static_cast<int64_t>(item.position); }
+inline uint64_t key_part(uint64_t item) { return item >> 32; }
+inline uint64_t key_part(const WideItem& item) { return item.key; }
 inline unsigned digit_of(uint64_t item, int digit) { return static_cast<uint8_t>(item >> (32 + 8 * digit)); }
 inline unsigned digit_of(const WideItem& item, int digit) { return static_cast<uint8_t>(item.key >> (8 * digit)); }
 
 template <class T>
 void make_items(Item<T>* items, const T* row, int64_t stride, int64_t begin, int64_t end, bool descending) {
   const Key<T> flip = descending ? static_cast<Key<T>>(~Key<T>(0)) : Key<T>(0);
-  for (int64_t i = begin; i < end; ++i) {
-    items[i - begin] = ItemOf<Key<T>>::make(static_cast<Key<T>>(key_of(row[i * stride]) ^ flip), i);
+  const auto item = [&](const T& value, int64_t i) { return ItemOf<Key<T>>::make(static_cast<Key<T>>(key_of(value) ^ flip), i); };
+  if (stride == 1) {
+    for (int64_t i = begin; i < end; ++i) items[i - begin] = item(row[i], i);
+  } else {
+    for (int64_t i = begin; i < end; ++i) items[i - begin] = item(row[i * stride], i);
   }
 }
 
 // ---- sorting one row of items ----
 
-constexpr int64_t kSmallRow = 64;      // insertion sort, on the stack
-constexpr int64_t kRadixRow = 768;     // from here on radix beats comparisons
-constexpr int64_t kSplitRow = 65536;   // from here on a row is worth several cores
+constexpr int64_t kSmallRow = 64;     // items on the stack
+constexpr int64_t kInsertionRow = 24;
+constexpr int64_t kRadixRow = 10;     // times the key's bytes: from here on radix beats comparisons
+constexpr int64_t kSplitRow = 65536;  // from here on a row is worth several cores
 constexpr int kMaxTeam = 64;
 
 template <class I>
@@ -99,15 +106,17 @@ struct Histogram {
   int64_t of[256];
 };
 
-// One digit's pass from a to b by a team; false if all items have the same digit, so that nothing had to move.
+// One digit's pass from a to b by several cores, a slice of a each; false if all items have the same digit, so that nothing had to move.
 template <class I>
 bool radix_pass(const I* a, I* b, int64_t n, int digit, int team, Histogram* counts) {
-#pragma omp parallel for num_threads(team) schedule(static, 1) if (team > 1)
-  for (int t = 0; t < team; ++t) {
-    Histogram& own = counts[t];
-    own = Histogram{};
-    for (int64_t i = n * t / team, end = n * (t + 1) / team; i < end; ++i) ++own.of[digit_of(a[i], digit)];
-  }
+  const double cost = 2.0 * static_cast<double>(n) / team;
+  parallel_for(team, cost, [&](int64_t first, int64_t last) {
+    for (int64_t t = first; t < last; ++t) {
+      Histogram& own = counts[t];
+      own = Histogram{};
+      for (int64_t i = n * t / team, end = n * (t + 1) / team; i < end; ++i) ++own.of[digit_of(a[i], digit)];
+    }
+  });
   int64_t start = 0;
   for (int value = 0; value < 256; ++value) {
     const int64_t before = start;
@@ -118,25 +127,50 @@ bool radix_pass(const I* a, I* b, int64_t n, int digit, int team, Histogram* cou
     }
     if (start - before == n) return false;
   }
-#pragma omp parallel for num_threads(team) schedule(static, 1) if (team > 1)
-  for (int t = 0; t < team; ++t) {
-    Histogram& own = counts[t];
-    for (int64_t i = n * t / team, end = n * (t + 1) / team; i < end; ++i) b[own.of[digit_of(a[i], digit)]++] = a[i];
-  }
+  parallel_for(team, cost, [&](int64_t first, int64_t last) {
+    for (int64_t t = first; t < last; ++t) {
+      Histogram& own = counts[t];
+      for (int64_t i = n * t / team, end = n * (t + 1) / team; i < end; ++i) b[own.of[digit_of(a[i], digit)]++] = a[i];
+    }
+  });
   return true;
+}
+
+// All digits counted in one reading, then a pass for each digit that differs.
+template <class I>
+I* radix_sort(I* items, I* spare, int64_t n, int key_bytes) {
+  uint32_t counts[8][256];
+  std::memset(counts, 0, sizeof(counts[0]) * static_cast<size_t>(key_bytes));
+  for (int64_t i = 0; i < n; ++i) {
+    for (int digit = 0; digit < key_bytes; ++digit) ++counts[digit][digit_of(items[i], digit)];
+  }
+  for (int digit = 0; digit < key_bytes; ++digit) {
+    uint32_t* const places = counts[digit];
+    if (places[digit_of(items[0], digit)] == n) continue;
+    uint32_t start = 0;
+    for (int value = 0; value < 256; ++value) {
+      const uint32_t count = places[value];
+      places[value] = start;
+      start += count;
+    }
+    for (int64_t i = 0; i < n; ++i) spare[places[digit_of(items[i], digit)]++] = items[i];
+    std::swap(items, spare);
+  }
+  return items;
 }
 
 // Items arrive in the order of their positions. Returns where the sorted items are: in items or in spare.
 template <class I>
 I* sort_items(I* items, I* spare, int64_t n, int key_bytes, int team) {
-  if (n <= kSmallRow) {
+  if (n <= kInsertionRow) {
     insertion_sort(items, n);
     return items;
   }
-  if (n < kRadixRow && key_bytes > 1) {
+  if (n < kRadixRow * key_bytes) {
     std::sort(items, items + n);
     return items;
   }
+  if (team == 1) return radix_sort(items, spare, n, key_bytes);
   Histogram counts[kMaxTeam];
   for (int digit = 0; digit < key_bytes; ++digit) {
     if (radix_pass(items, spare, n, digit, team, counts)) std::swap(items, spare);
@@ -263,6 +297,23 @@ ngResult run_sort(const Args& args) {
 
 // ---- topk ----
 
+// Keys of n values; true if any is below `limit` (an equal one comes later, so it is worse).
+template <class T>
+bool make_keys(const T* values, int64_t stride, int64_t n, Key<T> flip, Key<T> limit, Key<T>* __restrict keys) {
+  Key<T> below = 0;
+  const auto each = [&](const T& value) {
+    const Key<T> key = static_cast<Key<T>>(key_of(value) ^ flip);
+    below = static_cast<Key<T>>(below | (key < limit ? 1 : 0));
+    return key;
+  };
+  if (stride == 1) {
+    for (int64_t i = 0; i < n; ++i) keys[i] = each(values[i]);
+  } else {
+    for (int64_t i = 0; i < n; ++i) keys[i] = each(values[i * stride]);
+  }
+  return below != 0;
+}
+
 // Keeps the k smallest items of row[begin, end): a buffer of 2k or more is filled with what beats the worst of the
 // best k so far and cut back to k when full. Returns how many there are, k or fewer.
 template <class T>
@@ -276,14 +327,22 @@ int64_t select_smallest(Item<T>* best, int64_t room, const T* row, int64_t strid
   if (count <= k) return count;
   std::nth_element(best, best + k - 1, best + count);
   count = k;
-  for (Item<T> worst = best[k - 1]; i < end; ++i) {
-    const auto item = ItemOf<Key<T>>::make(static_cast<Key<T>>(key_of(row[i * stride]) ^ flip), i);
-    if (!(item < worst)) continue;
-    best[count++] = item;
-    if (count < room) continue;
-    std::nth_element(best, best + k - 1, best + count);
-    worst = best[k - 1];
-    count = k;
+  Item<T> worst = best[k - 1];
+  constexpr int64_t kBatch = 64;
+  while (i < end) {
+    // Most batches have nothing better: one look at all their keys tells.
+    const int64_t batch = std::min(kBatch, end - i);
+    Key<T> keys[kBatch];
+    const bool better = make_keys(row + i * stride, stride, batch, flip, static_cast<Key<T>>(key_part(worst)), keys);
+    for (int64_t b = 0; better && b < batch; ++b) {
+      if (keys[b] >= key_part(worst)) continue;
+      best[count++] = ItemOf<Key<T>>::make(keys[b], i + b);
+      if (count < room) continue;
+      std::nth_element(best, best + k - 1, best + count);
+      worst = best[k - 1];
+      count = k;
+    }
+    i += batch;
   }
   if (count > k) std::nth_element(best, best + k - 1, best + count);
   return k;
