@@ -25,8 +25,8 @@ ROOT = Path(__file__).resolve().parents[2]
     ("aten::adaptive_avg_pool2d", {"adaptive_avg_pool", "adaptive_avg_pool_backward"}),
     ("aten::add", {"add"}), ("aten::add.Tensor", {"add"}), ("aten::pow", {"pow", "pow_scalar"}),
     ("aten::pow.Tensor_Scalar", {"pow_scalar"}), ("aten::max", {"amax", "max_dim"}), ("aten::max.dim_max", {"max_dim"}),
-    ("aten::__lshift__", {"shift_left"}), ("aten::view", set()), ("conv2d", {"convolution", "convolution_backward_input",
-                                                                            "convolution_backward_weight"}),
+    ("aten::__lshift__", {"shift_left"}), ("aten::view", set()),
+    ("conv2d", {"convolution", "convolution_backward_input", "convolution_backward_weight"}),
     ("aten::softmax", {"softmax", "softmax_backward"}), ("aten::_softmax", {"softmax", "softmax_backward"}),
     ("aten::scaled_dot_product_attention", {"attention", "attention_backward"}),
 ])
@@ -122,9 +122,11 @@ def test_the_table_agrees_with_the_list():
 
 
 BAD_LISTS = [
-    ("unary:\n  abs: {id: 1}\n  abs: {id: 2}\n", "listed twice: abs"), ("unary:\n  abs: {id: 1}\n  neg: {id: 1}\n", "id 1"),
+    ("unary:\n  abs: {id: 1}\n  abs: {id: 2}\n", "listed twice: abs"),
+    ("unary:\n  abs: {id: 1}\n  neg: {id: 1}\n", "id 1"),
     ("unary:\n  abs: {id: 0}\n", "positive"), ("unary:\n  abs: {id: 1, x: 2}\n", "unknown field x"),
-    ("loss:\n  a: {id: 1, outputs: [out]}\n", "inputs must be given"), ("unary:\n  abs: {id: 1, out: int}\n", "out must be"),
+    ("loss:\n  a: {id: 1, outputs: [out]}\n", "inputs must be given"),
+    ("unary:\n  abs: {id: 1, out: int}\n", "out must be"),
     ("unary:\n  abs: {id: 1, aten: ['a b']}\n", "malformed"), ("unary:\n  Abs: {id: 1}\n", "lower case"),
     ("unary:\n  a: {id: 1, aten: [a.out]}\n  b: {id: 2, aten: [a.out]}\n", "generated for both"), ("- 1\n", "mapping"),
     ("a: [", "expected"),

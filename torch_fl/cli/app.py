@@ -45,7 +45,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         return _run(words, as_json="--json" in words)
-    except BrokenPipeError:  # `| head` has read enough; what is still buffered must not fail at exit
+    except (BrokenPipeError, SystemExit):  # typer makes a SystemExit of a broken pipe, and of nothing else here
+        # `| head` has read enough; what is still buffered must not fail at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return EXIT_OK
 
