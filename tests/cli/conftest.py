@@ -1,4 +1,4 @@
-"""The command line in this process, with a home of its own and, where a test wants it, a compiled part made of Python."""
+"""The command line in this process, with a home of its own and, if a test wants it, a compiled part made of Python."""
 
 import json
 import os
@@ -98,9 +98,9 @@ class FakeCore:
     def device_info(self, index):
         spec = self.devices[index]
         chip = spec.get("device_name") or self.open_adapter(spec["path"])["name"]
-        return {"index": index, "ordinal": 0, "name": f"Fake {chip}", "chip": chip, "arch": "fake-1", "uuid": f"u{index}",
-                "adapter": chip, "adapter_version": "1", "total_memory": 1 << 30, "capabilities": ["in_place"],
-                "alignment": 128}
+        return {"index": index, "ordinal": 0, "name": f"Fake {chip}", "chip": chip, "arch": "fake-1",
+                "uuid": f"u{index}", "adapter": chip, "adapter_version": "1", "total_memory": 1 << 30,
+                "capabilities": ["in_place"], "alignment": 128}
 
     def adapter_failures(self):
         return self.failures

@@ -208,7 +208,8 @@ def test_ops_of_a_restricted_chip(fl, core, profile_file):
 
 
 def test_explain(fl, core, profile_file):
-    fl("register-device", "--profile", profile_file("acme", native_ops=[{"op": "add"}, {"op": "gelu", "compute": "cpu"}]))
+    operators = [{"op": "add"}, {"op": "gelu", "compute": "cpu"}]
+    fl("register-device", "--profile", profile_file("acme", native_ops=operators))
     answer = fl("explain", "aten::gelu")
     assert answer.code == 0 and "stands on gelu, gelu_backward" in answer.out and "pins it" in answer.out
     (device,) = fl("explain", "aten::gelu", "--json").json["devices"]

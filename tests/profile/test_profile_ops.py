@@ -157,3 +157,17 @@ def test_the_schema_knows_every_field_and_name(printed):
     assert fields["additionalProperties"] is False and fields["required"] == ["device_name"]
     names = schema["$defs"]["NativeOp"]["properties"]["op"]["anyOf"][0]["enum"]
     assert {"aten::conv2d", "gelu", "*"} <= set(names)
+
+
+def test_the_table_of_the_operator_rooms():
+    # By its file: torch_fl.ops itself needs the compiled part.
+    import importlib.util
+
+    spec = importlib.util.spec_from_file_location("fl_ops_table", ROOT / "torch_fl" / "ops" / "_uniop_table.py")
+    ops = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(ops)
+    assert ops.ATEN_TO_UNIOPS["gelu"] == ("gelu",) and ops.ATEN_TO_UNIOPS["relu_"] == ("relu",)
+    assert ops.ATEN_TO_UNIOPS["pow.Tensor_Scalar"] == ("pow_scalar",)
+    assert set(ops.ATEN_TO_UNIOPS["convolution_backward"]) == {"convolution_backward_input",
+                                                               "convolution_backward_weight"}
+    assert "add" in list(ops.UNIOPS) and ops.UNIOPS["add"].id == 100
