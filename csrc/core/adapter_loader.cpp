@@ -29,11 +29,14 @@ void* open_library(const std::string& path) {
   const std::string text = error != nullptr ? error : "no reason given";
   std::string advice;
   if (text.find("cannot open shared object file") != std::string::npos) {
-    advice = ". A library that it depends on is missing: install the vendor's SDK, or add its folder to LD_LIBRARY_PATH"
-             " (`ldd " + path + "` lists what is missing)";
+    advice =
+        ". A library that it depends on is missing: install the vendor's SDK, or add its folder to LD_LIBRARY_PATH"
+        " (`ldd " +
+        path + "` lists what is missing)";
   } else if (text.find("undefined symbol") != std::string::npos || text.find("version `") != std::string::npos) {
-    advice = ". A library that it depends on has another version than the adapter was built for: install the version of "
-             "the vendor's SDK that the adapter needs, or rebuild the adapter";
+    advice =
+        ". A library that it depends on has another version than the adapter was built for: install the version of "
+        "the vendor's SDK that the adapter needs, or rebuild the adapter";
   }
   refuse(FL_STATUS_UNAVAILABLE, path, "the dynamic linker says: " + text + advice + ".");
 }
@@ -43,14 +46,16 @@ const fl_adapter* read_table(const std::string& path, void* library) {
   void* symbol = dlsym(library, FL_ENTRY_SYMBOL);
   if (symbol == nullptr) {
     refuse(FL_STATUS_INVALID_ARGUMENT, path,
-           "it does not export the symbol " FL_ENTRY_SYMBOL ". Expected a library built from torch_fl/adapter.h that "
+           "it does not export the symbol " FL_ENTRY_SYMBOL
+           ". Expected a library built from torch_fl/adapter.h that "
            "defines `FL_EXPORT const fl_adapter* " FL_ENTRY_SYMBOL "(void)` with C linkage.");
   }
   const fl_adapter* table = nullptr;
   try {
     table = reinterpret_cast<fl_get_adapter_fn>(symbol)();
   } catch (...) {
-    refuse(FL_STATUS_INTERNAL, path, FL_ENTRY_SYMBOL "() threw a C++ exception. It must return its table and open nothing.");
+    refuse(FL_STATUS_INTERNAL, path,
+           FL_ENTRY_SYMBOL "() threw a C++ exception. It must return its table and open nothing.");
   }
   if (table == nullptr) {
     refuse(FL_STATUS_INVALID_ARGUMENT, path,
@@ -66,11 +71,12 @@ void check_header(const std::string& path, const fl_adapter& table) {
   const std::string host = version_text(FL_ABI_MAJOR, FL_ABI_MINOR);
   if (table.struct_size >= kHead && table.struct_size <= kMost && table.abi_major != FL_ABI_MAJOR) {
     const bool newer = table.abi_major > FL_ABI_MAJOR;
-    refuse(FL_STATUS_FAILED_PRECONDITION, path,
-           "it has adapter ABI " + version_text(table.abi_major, table.abi_minor) + ", but this Torch-FL has ABI " + host +
-               " and the major numbers must be equal. " +
-               (newer ? "Install a newer Torch-FL, or an adapter built for ABI major " + std::to_string(FL_ABI_MAJOR) + "."
-                      : "Install a newer adapter, or rebuild it with this Torch-FL's torch_fl/adapter.h."));
+    refuse(
+        FL_STATUS_FAILED_PRECONDITION, path,
+        "it has adapter ABI " + version_text(table.abi_major, table.abi_minor) + ", but this Torch-FL has ABI " + host +
+            " and the major numbers must be equal. " +
+            (newer ? "Install a newer Torch-FL, or an adapter built for ABI major " + std::to_string(FL_ABI_MAJOR) + "."
+                   : "Install a newer adapter, or rebuild it with this Torch-FL's torch_fl/adapter.h."));
   }
   if (table.struct_size < kLeast || table.struct_size > kMost) {
     refuse(FL_STATUS_INVALID_ARGUMENT, path,
@@ -84,8 +90,9 @@ void check_header(const std::string& path, const fl_adapter& table) {
   }
   if (!good) {
     refuse(FL_STATUS_INVALID_ARGUMENT, path,
-           std::string("its table's name is ") + (table.name != nullptr ? "'" + std::string(table.name) + "'" : "NULL") +
-               ", expected one or more of [a-z0-9_-], such as \"ninguang\".");
+           std::string("its table's name is ") +
+               (table.name != nullptr ? "'" + std::string(table.name) + "'" : "NULL") +
+               ", expected one or more of [a-z0-9_-], such as \"acme\".");
   }
 }
 
@@ -107,8 +114,7 @@ class Required {
 void check_functions(const std::string& path, const fl_adapter& table) {
   const fl_adapter* a = &table;
   Required required(table);
-#define FL_NEED(member) \
-  required.need(FL_HAS(a, member), offsetof(fl_adapter, member) + sizeof(a->member), #member)
+#define FL_NEED(member) required.need(FL_HAS(a, member), offsetof(fl_adapter, member) + sizeof(a->member), #member)
   FL_NEED(last_error);
   FL_NEED(device_count);
   FL_NEED(device_properties);
@@ -134,7 +140,8 @@ void check_functions(const std::string& path, const fl_adapter& table) {
     refuse(FL_STATUS_INVALID_ARGUMENT, path,
            std::string("adapter '") + table.name + "' (struct_size " + std::to_string(table.struct_size) + " of " +
                std::to_string(sizeof(fl_adapter)) + ", ABI " + version_text(table.abi_major, table.abi_minor) +
-               ") lacks required functions: " + required.missing() + ". Implement them; torch_fl/adapter.h says which are "
+               ") lacks required functions: " + required.missing() +
+               ". Implement them; torch_fl/adapter.h says which are "
                "required.");
   }
 }

@@ -6,18 +6,19 @@ namespace fl {
 namespace {
 
 constexpr uint64_t kMiB = 1u << 20;
-constexpr uint64_t kSmallRequest = 1 * kMiB;       // up to here: small pool
+constexpr uint64_t kSmallRequest = 1 * kMiB;  // up to here: small pool
 constexpr uint64_t kSmallSegment = 2 * kMiB;
-constexpr uint64_t kLargeSegment = 20 * kMiB;      // for requests below kMinOwnSegment
-constexpr uint64_t kMinOwnSegment = 10 * kMiB;     // from here: a segment of the request's size
+constexpr uint64_t kLargeSegment = 20 * kMiB;   // for requests below kMinOwnSegment
+constexpr uint64_t kMinOwnSegment = 10 * kMiB;  // from here: a segment of the request's size
 constexpr uint64_t kSegmentRounding = 2 * kMiB;
-constexpr uint64_t kMinLargeRest = 1 * kMiB;       // a smaller rest of a large block is not worth a block
-constexpr uint32_t kPollEvery = 16;                // allocations served from quick lists
+constexpr uint64_t kMinLargeRest = 1 * kMiB;  // a smaller rest of a large block is not worth a block
+constexpr uint32_t kPollEvery = 16;           // allocations served from quick lists
 
 uint64_t unit_of(const Device& device) {
   uint64_t unit = 1;
   const uint64_t least = std::max<uint64_t>(device.spec->min_block_bytes, device.alignment);
-  while (unit < least) unit <<= 1;
+  while (unit < least)
+    unit <<= 1;
   return unit;
 }
 
@@ -26,16 +27,20 @@ uint64_t unit_of(const Device& device) {
 Allocator* make_allocator(Device& device) { return new CachingAllocator(device); }
 
 CachingAllocator::CachingAllocator(Device& device)
-    : device_(device), unit_(unit_of(device)), unit_shift_(__builtin_ctzll(unit_)),
-      quick_limit_(std::min<uint64_t>(kSmallRequest, kQuickClasses * unit_)), heaps_(kMaxStreams), source_(device, stats_) {}
+    : device_(device),
+      unit_(unit_of(device)),
+      unit_shift_(__builtin_ctzll(unit_)),
+      quick_limit_(std::min<uint64_t>(kSmallRequest, kQuickClasses * unit_)),
+      heaps_(kMaxStreams),
+      source_(device, stats_) {}
 
 // ---------------------------------------------------------------- allocate
 
 Block* CachingAllocator::allocate(uint64_t bytes, Stream& stream) {
   check_usable(device_);
   if (stream.device != &device_) {
-    raise(FL_STATUS_INVALID_ARGUMENT, "memory of " + device_label(device_) + " was asked for on a stream of " +
-                                          device_label(*stream.device) + ".");
+    raise(FL_STATUS_INVALID_ARGUMENT,
+          "memory of " + device_label(device_) + " was asked for on a stream of " + device_label(*stream.device) + ".");
   }
   if (bytes - 1 < quick_limit_) {
     std::lock_guard<SpinLock> lock(lock_);
@@ -203,7 +208,8 @@ void CachingAllocator::defer(Chunk* chunk) {
   chunk->state = Chunk::State::Pending;
   if (exiting.load()) return;  // adapters may be gone, and nobody will want the block
   try {
-    for (Stream* stream : chunk->uses) fences_.push(*stream, chunk);
+    for (Stream* stream : chunk->uses)
+      fences_.push(*stream, chunk);
   } catch (...) {
     // No host memory to remember what the block waits for: it stays in use for ever.
     ++chunk->fences;
@@ -280,7 +286,8 @@ Chunk* CachingAllocator::new_chunk(Segment* segment, char* begin, uint64_t size)
   if (unused_chunks_ == nullptr) {
     constexpr int kSlab = 64;
     auto* slab = new Chunk[kSlab];  // for ever
-    for (int i = 0; i < kSlab; ++i) recycle_chunk(slab + i);
+    for (int i = 0; i < kSlab; ++i)
+      recycle_chunk(slab + i);
   }
   Chunk* chunk = unused_chunks_;
   unused_chunks_ = chunk->link;

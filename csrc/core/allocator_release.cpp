@@ -67,8 +67,10 @@ std::vector<Chunk*> CachingAllocator::whole_segments() {
 void CachingAllocator::release_segments(const std::vector<Chunk*>& whole) {
   // Free blocks may still be used by work that was queued on their own stream.
   std::set<Stream*> streams;
-  for (Chunk* chunk : whole) streams.insert(chunk->stream);
-  for (Stream* stream : streams) stream->synchronize();
+  for (Chunk* chunk : whole)
+    streams.insert(chunk->stream);
+  for (Stream* stream : streams)
+    stream->synchronize();
   for (Chunk* chunk : whole) {
     auto* segment = static_cast<Segment*>(chunk->segment);
     shelf_of(*heaps_[chunk->stream->id], chunk).erase(chunk);
@@ -168,22 +170,27 @@ std::string CachingAllocator::out_of_memory_text(uint64_t bytes) {
     largest = source_.largest_arena_hole();
     for (const Segment* segment : segments_) {
       for (const auto* chunk = static_cast<const Chunk*>(segment->first); chunk != nullptr; chunk = chunk->next) {
-        if (chunk->state == Chunk::State::Free || chunk->state == Chunk::State::Quick) largest = std::max(largest, chunk->size);
+        if (chunk->state == Chunk::State::Free || chunk->state == Chunk::State::Quick)
+          largest = std::max(largest, chunk->size);
       }
     }
   }
   std::string text = device_label(device_) + " is out of memory. Tried to allocate " + bytes_text(bytes) + "; " +
-                     bytes_text(allocated) + " is allocated and " + bytes_text(reserved) + " reserved by this process, ";
+                     bytes_text(allocated) + " is allocated and " + bytes_text(reserved) +
+                     " reserved by this process, ";
   text += told ? bytes_text(free) + " is free of " + bytes_text(total) : "of " + bytes_text(total);
   if (device_.total_memory < total) text += " (this process may use " + bytes_text(device_.total_memory) + ")";
   text += "; the largest free block is " + bytes_text(largest) + ". ";
   if (bytes <= device_.total_memory && reserved - std::min(reserved, allocated) >= bytes) {
-    text += "What is reserved lies in pieces: set max_split_bytes, so that large blocks stay whole, or allocate large "
-            "tensors first.";
+    text +=
+        "What is reserved lies in pieces: set max_split_bytes, so that large blocks stay whole, or allocate large "
+        "tensors first.";
   } else if (device_.total_memory < total) {
-    text += "Free tensors that are no longer needed, use a smaller batch, or raise memory_fraction or the memory limit.";
+    text +=
+        "Free tensors that are no longer needed, use a smaller batch, or raise memory_fraction or the memory limit.";
   } else {
-    text += "Free tensors that are no longer needed, or use a smaller batch; other processes may hold memory of this chip.";
+    text +=
+        "Free tensors that are no longer needed, or use a smaller batch; other processes may hold memory of this chip.";
   }
   return text;
 }

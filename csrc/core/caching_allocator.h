@@ -20,8 +20,8 @@ struct Chunk : Block {
   Chunk* next;
   Chunk* link;  // next of the quick list, or of the unused chunks
   State state;
-  int fences;       // points in other streams' work that a pending block waits for
-  uint64_t freed_at;  // count of large frees when it became free, for garbage collection
+  int fences;                 // points in other streams' work that a pending block waits for
+  uint64_t freed_at;          // count of large frees when it became free, for garbage collection
   std::vector<Stream*> uses;  // streams besides its own
 
   bool is_split() const { return prev != nullptr || next != nullptr; }
@@ -52,7 +52,7 @@ class CachingAllocator final : public Allocator {
     bool operator()(const Chunk* a, const SizeKey& b) const { return a->size < b.size; }
   };
   using Shelf = std::set<Chunk*, BySize>;
-  struct Heap {  // the free blocks of one stream
+  struct Heap {                            // the free blocks of one stream
     Chunk* quick[kQuickClasses + 1] = {};  // by size / unit
     uint64_t num_quick = 0;
     Shelf small, large;
@@ -97,7 +97,7 @@ class CachingAllocator final : public Allocator {
   SpinLock lock_;
   uint64_t unit_;  // block sizes are multiples of it; a power of two
   int unit_shift_;
-  uint64_t quick_limit_;  // largest size with a quick list
+  uint64_t quick_limit_;                      // largest size with a quick list
   std::vector<std::unique_ptr<Heap>> heaps_;  // by stream id
   std::set<Segment*> segments_;
   AllocatorStats stats_;

@@ -79,7 +79,8 @@ std::vector<std::vector<uint64_t>> count_bytes_by_tier() {
     CounterTable* table = counter_tables[device].load(std::memory_order_acquire);
     if (table == nullptr) continue;
     all.resize(device + 1, std::vector<uint64_t>(kNumTiers, 0));
-    for (int tier = 0; tier < kNumTiers; ++tier) all[device][tier] = table->bytes[tier].load(std::memory_order_relaxed);
+    for (int tier = 0; tier < kNumTiers; ++tier)
+      all[device][tier] = table->bytes[tier].load(std::memory_order_relaxed);
   }
   return all;
 }
@@ -89,9 +90,11 @@ void reset_counts() {
     CounterTable* table = slot.load(std::memory_order_acquire);
     if (table == nullptr) continue;
     for (auto& overload : table->calls) {
-      for (auto& calls : overload) calls.store(0, std::memory_order_relaxed);
+      for (auto& calls : overload)
+        calls.store(0, std::memory_order_relaxed);
     }
-    for (auto& bytes : table->bytes) bytes.store(0, std::memory_order_relaxed);
+    for (auto& bytes : table->bytes)
+      bytes.store(0, std::memory_order_relaxed);
   }
 }
 

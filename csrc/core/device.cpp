@@ -69,10 +69,14 @@ bool natural_less(const std::string& a, const std::string& b) {
   while (i < a.size() && j < b.size()) {
     if (digit(a[i]) && digit(b[j])) {
       size_t end_a = i, end_b = j;
-      while (end_a < a.size() && digit(a[end_a])) ++end_a;
-      while (end_b < b.size() && digit(b[end_b])) ++end_b;
-      while (i + 1 < end_a && a[i] == '0') ++i;
-      while (j + 1 < end_b && b[j] == '0') ++j;
+      while (end_a < a.size() && digit(a[end_a]))
+        ++end_a;
+      while (end_b < b.size() && digit(b[end_b]))
+        ++end_b;
+      while (i + 1 < end_a && a[i] == '0')
+        ++i;
+      while (j + 1 < end_b && b[j] == '0')
+        ++j;
       if (end_a - i != end_b - j) return end_a - i < end_b - j;
       const int order = a.compare(i, end_a - i, b, j, end_b - j);
       if (order != 0) return order < 0;
@@ -117,7 +121,8 @@ std::vector<Found> list_devices(const fl_adapter& adapter) {
                                      "' found no device. Check that the chip is plugged in and its driver is loaded.");
   }
   std::vector<Found> all;
-  for (int ordinal = 0; ordinal < count; ++ordinal) all.push_back(read_properties(adapter, ordinal));
+  for (int ordinal = 0; ordinal < count; ++ordinal)
+    all.push_back(read_properties(adapter, ordinal));
   std::stable_sort(all.begin(), all.end(), [](const Found& a, const Found& b) {
     return natural_less(copy_text(a.properties.uuid), copy_text(b.properties.uuid));
   });
@@ -126,8 +131,8 @@ std::vector<Found> list_devices(const fl_adapter& adapter) {
 
 void check_spec(const AdapterSpec& spec) {
   if (!(spec.memory_fraction > 0.0 && spec.memory_fraction <= 1.0)) {
-    raise(FL_STATUS_INVALID_ARGUMENT, "memory_fraction is " + std::to_string(spec.memory_fraction) +
-                                          ", expected more than 0 and at most 1.");
+    raise(FL_STATUS_INVALID_ARGUMENT,
+          "memory_fraction is " + std::to_string(spec.memory_fraction) + ", expected more than 0 and at most 1.");
   }
 }
 
@@ -144,16 +149,18 @@ uint64_t memory_of(const fl_adapter& adapter, const Found& found, const AdapterS
 
 uint32_t power_of_two_at_least(uint64_t value) {
   uint32_t power = 1;
-  while (power < value && power < (1u << 30)) power <<= 1;
+  while (power < value && power < (1u << 30))
+    power <<= 1;
   return power;
 }
 
-std::unique_ptr<Device> make_device(const fl_adapter& adapter, const Found& found, std::shared_ptr<const AdapterSpec> spec,
-                                    int index) {
+std::unique_ptr<Device> make_device(const fl_adapter& adapter, const Found& found,
+                                    std::shared_ptr<const AdapterSpec> spec, int index) {
   if ((found.properties.capabilities & FL_CAP_IN_PLACE) == 0) {
-    raise(FL_STATUS_UNIMPLEMENTED, "device " + std::to_string(found.ordinal) + " of adapter '" + adapter.name +
-                                       "' does not declare FL_CAP_IN_PLACE: immutable-buffer chips are not supported by "
-                                       "this version. Let its kernels write the buffers that they are given.");
+    raise(FL_STATUS_UNIMPLEMENTED,
+          "device " + std::to_string(found.ordinal) + " of adapter '" + adapter.name +
+              "' does not declare FL_CAP_IN_PLACE: immutable-buffer chips are not supported by "
+              "this version. Let its kernels write the buffers that they are given.");
   }
   auto device = std::make_unique<Device>(uniop_count());
   device->index = index;
@@ -189,8 +196,10 @@ std::vector<int> open_spec(const AdapterSpec& given) {
   const int first = num_devices.load();
   if (first + static_cast<int>(found.size()) > kMaxDevices) {
     raise(FL_STATUS_OUT_OF_RANGE, "adapter '" + std::string(adapter.name) + "' has " + std::to_string(found.size()) +
-                                      " devices, but only " + std::to_string(kMaxDevices - first) + " more fit: one process "
-                                      "can hold " + std::to_string(kMaxDevices) + ". Lower `count` in the configuration.");
+                                      " devices, but only " + std::to_string(kMaxDevices - first) +
+                                      " more fit: one process "
+                                      "can hold " +
+                                      std::to_string(kMaxDevices) + ". Lower `count` in the configuration.");
   }
   const auto spec = std::make_shared<const AdapterSpec>(given);
   std::vector<std::unique_ptr<Device>> made;
@@ -253,7 +262,8 @@ void ensure_opened() noexcept {
     text += ". `flagos-torch-fl diagnose` says why.";
   } else {
     text += count == 1 ? "there is 1 fl device (" : "there are " + std::to_string(count) + " fl devices (";
-    for (int i = 0; i < count; ++i) text += (i == 0 ? "fl:" : ", fl:") + std::to_string(i);
+    for (int i = 0; i < count; ++i)
+      text += (i == 0 ? "fl:" : ", fl:") + std::to_string(i);
     text += ")";
   }
   raise(FL_STATUS_NOT_FOUND, text);
@@ -268,7 +278,9 @@ Device* find_device(int index) noexcept {
   return devices[index].load(std::memory_order_acquire);
 }
 
-std::string device_label(const Device& device) { return "fl:" + std::to_string(device.index) + " (" + device.chip + ")"; }
+std::string device_label(const Device& device) {
+  return "fl:" + std::to_string(device.index) + " (" + device.chip + ")";
+}
 
 void remember_lost(int index, const std::string& words) {
   Device* device = find_device(index);
@@ -285,9 +297,10 @@ void raise_unusable(const Device& device) {
     std::lock_guard<std::mutex> lock(lost_mutex());
     words = registry().lost[device.index];
   }
-  raise(FL_STATUS_DEVICE_LOST, device_label(device) + " is lost" + (words.empty() ? "" : " (" + words + ")") +
-                                   ": nothing more can run on it in this process. Check the chip with its vendor's tools "
-                                   "and start the process again.");
+  raise(FL_STATUS_DEVICE_LOST,
+        device_label(device) + " is lost" + (words.empty() ? "" : " (" + words + ")") +
+            ": nothing more can run on it in this process. Check the chip with its vendor's tools "
+            "and start the process again.");
 }
 
 // ---------------------------------------------------------------- public

@@ -47,9 +47,7 @@ std::string truncated(uint64_t size, uint64_t needed) {
 }
 
 // The end of [offset, offset + bytes), or the largest number if that overflows.
-uint64_t end_of(uint64_t offset, uint64_t bytes) {
-  return offset + bytes < offset ? UINT64_MAX : offset + bytes;
-}
+uint64_t end_of(uint64_t offset, uint64_t bytes) { return offset + bytes < offset ? UINT64_MAX : offset + bytes; }
 
 }  // namespace
 
@@ -71,8 +69,8 @@ std::string elf_damage(const std::string& path) {
   if (size < sizeof header || !file.read_at(&header, sizeof header, 0)) return truncated(size, sizeof header);
   if (header.e_ident[EI_CLASS] != ELFCLASS64) return "it is a 32-bit library. Expected a 64-bit one.";
   if (kMachine != EM_NONE && header.e_machine != kMachine) {
-    return "it was built for another processor (ELF machine " + std::to_string(header.e_machine) + ", this process is " +
-           std::to_string(kMachine) + "). Install the adapter for this machine.";
+    return "it was built for another processor (ELF machine " + std::to_string(header.e_machine) +
+           ", this process is " + std::to_string(kMachine) + "). Install the adapter for this machine.";
   }
   if (header.e_type != ET_DYN) {
     return "it is not a shared library (ELF type " + std::to_string(header.e_type) + ", expected " +

@@ -22,7 +22,7 @@ using Raiser = void (*)(fl_status status, const std::string& message);
 void set_raiser(Raiser raiser);
 [[noreturn]] void raise(fl_status status, const std::string& message);
 
-// Raises unless status is OK. The text: "<what> failed on fl:1 (ninguang): Invalid argument (NG_ERROR_MISALIGNED):
+// Raises unless status is OK. The text: "<what> failed on fl:1 (acme): Invalid argument (ACME_MISALIGNED):
 // <the vendor's message>". Reads the adapter's last_error().
 [[noreturn]] void raise_status(const fl_adapter& adapter, int device, fl_status status, const char* what);
 

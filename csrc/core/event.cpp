@@ -115,7 +115,8 @@ double Event::elapsed_ms(Event& end) {
                                           " and " + device_label(*end.device_) + ".");
   }
   if (!query() || !end.query()) {
-    raise(FL_STATUS_FAILED_PRECONDITION, "elapsed time needs complete events: call synchronize() on the later one first.");
+    raise(FL_STATUS_FAILED_PRECONDITION,
+          "elapsed time needs complete events: call synchronize() on the later one first.");
   }
   if (handle_ == nullptr) return end.host_ms_ - host_ms_;
   const fl_adapter* adapter = device_->adapter;

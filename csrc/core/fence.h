@@ -41,7 +41,8 @@ class FenceQueues {
   template <class Done>
   void poll(Done done, std::exception_ptr& failure) {
     for (Queue& queue : queues_) {
-      while (!queue.entries.empty() && queue.entries.front().fence.passed(*queue.stream, failure)) pop(queue, done);
+      while (!queue.entries.empty() && queue.entries.front().fence.passed(*queue.stream, failure))
+        pop(queue, done);
     }
   }
 

@@ -1,4 +1,5 @@
-// Process state: the child of a fork() must not use devices that the parent opened, and at exit adapters are left alone.
+// Process state: the child of a fork() must not use devices that the parent opened, and at exit adapters are left
+// alone.
 #include <pthread.h>
 
 #include <chrono>
@@ -35,7 +36,8 @@ bool in_bad_fork() noexcept { return forked_child.load(std::memory_order_relaxed
 void raise_forked() {
   raise(FL_STATUS_FAILED_PRECONDITION,
         "fl devices cannot be used in a forked child process: the parent had already opened them. Start processes with "
-        "the 'spawn' method (torch.multiprocessing.set_start_method('spawn')), or fork before the first use of a device.");
+        "the 'spawn' method (torch.multiprocessing.set_start_method('spawn')), or fork before the first use of a "
+        "device.");
 }
 
 void SpinLock::wait() {

@@ -26,7 +26,7 @@ struct HostBlock {
 namespace {
 
 struct HostCache {
-  std::mutex mutex;  // all but `live`
+  std::mutex mutex;                                                  // all but `live`
   std::map<std::pair<int, uint64_t>, std::vector<HostBlock*>> idle;  // by device and size
   FenceQueues<HostBlock> fences;
 
@@ -44,7 +44,8 @@ HostCache& cache() {
 uint64_t size_class(uint64_t bytes) {
   constexpr uint64_t kPage = 4096;
   uint64_t step = kPage;
-  while (step * 16 < bytes) step <<= 1;
+  while (step * 16 < bytes)
+    step <<= 1;
   return (bytes + step - 1) / step * step;
 }
 
@@ -75,7 +76,8 @@ void give_back(HostBlock* block) {
 
 void give_back_idle(HostCache& all) {
   for (auto& list : all.idle) {
-    for (HostBlock* block : list.second) give_back(block);
+    for (HostBlock* block : list.second)
+      give_back(block);
   }
   all.idle.clear();
 }
@@ -118,8 +120,9 @@ HostBlock* host_allocate(uint64_t bytes, int index, void** out_address) {
   HostCache& all = cache();
   HostBlock* block = nullptr;
   fl_status status = FL_STATUS_OUT_OF_MEMORY;
-  std::string reason = "out of memory. Tried to allocate " + std::to_string(bytes) + " bytes of pinned host memory for " +
-                       device_label(target) + ". Use fewer pinned tensors, or raise the limit on locked memory (ulimit -l).";
+  std::string reason = "out of memory. Tried to allocate " + std::to_string(bytes) +
+                       " bytes of pinned host memory for " + device_label(target) +
+                       ". Use fewer pinned tensors, or raise the limit on locked memory (ulimit -l).";
   try {
     const PlainErrors plain;
     std::lock_guard<std::mutex> lock(all.mutex);
@@ -150,7 +153,8 @@ void host_free(HostBlock* block) noexcept {
     if (block->uses.empty()) {
       make_idle(all, block);
     } else if (!exiting.load()) {
-      for (Stream* stream : block->uses) all.fences.push(*stream, block);
+      for (Stream* stream : block->uses)
+        all.fences.push(*stream, block);
       block->uses.clear();
     }
   } catch (...) {

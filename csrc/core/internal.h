@@ -17,8 +17,8 @@ void watch_process();                   // installs the handlers; called after e
 [[noreturn]] void raise_forked();
 
 // ---- devices (device.cpp)
-Device* find_device(int index) noexcept;      // nullptr if absent; opens nothing
-std::string device_label(const Device& device);  // "fl:1 (ninguang)"
+Device* find_device(int index) noexcept;                                 // nullptr if absent; opens nothing
+std::string device_label(const Device& device);                          // "fl:1 (acme)"
 std::string adapter_words(const fl_adapter& adapter, fl_status status);  // "Invalid argument (NG_X): message"
 void remember_lost(int index, const std::string& words);
 [[noreturn]] void raise_unusable(const Device& device);

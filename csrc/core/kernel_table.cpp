@@ -15,11 +15,11 @@ struct TypeInfo {
 };
 
 constexpr TypeInfo kTypes[kNumDTypes] = {
-    {"bool", {FL_BOOL, 8, 1}},          {"uint8", {FL_UINT, 8, 1}},          {"int8", {FL_INT, 8, 1}},
-    {"int16", {FL_INT, 16, 1}},         {"int32", {FL_INT, 32, 1}},          {"int64", {FL_INT, 64, 1}},
-    {"float16", {FL_FLOAT, 16, 1}},     {"bfloat16", {FL_BFLOAT, 16, 1}},    {"float32", {FL_FLOAT, 32, 1}},
-    {"float64", {FL_FLOAT, 64, 1}},     {"complex64", {FL_COMPLEX, 64, 1}},  {"complex128", {FL_COMPLEX, 128, 1}},
-    {"uint16", {FL_UINT, 16, 1}},       {"uint32", {FL_UINT, 32, 1}},        {"uint64", {FL_UINT, 64, 1}},
+    {"bool", {FL_BOOL, 8, 1}},      {"uint8", {FL_UINT, 8, 1}},         {"int8", {FL_INT, 8, 1}},
+    {"int16", {FL_INT, 16, 1}},     {"int32", {FL_INT, 32, 1}},         {"int64", {FL_INT, 64, 1}},
+    {"float16", {FL_FLOAT, 16, 1}}, {"bfloat16", {FL_BFLOAT, 16, 1}},   {"float32", {FL_FLOAT, 32, 1}},
+    {"float64", {FL_FLOAT, 64, 1}}, {"complex64", {FL_COMPLEX, 64, 1}}, {"complex128", {FL_COMPLEX, 128, 1}},
+    {"uint16", {FL_UINT, 16, 1}},   {"uint32", {FL_UINT, 32, 1}},       {"uint64", {FL_UINT, 64, 1}},
     {"unsupported", {0, 0, 0}},
 };
 
@@ -114,7 +114,8 @@ const Kernel* ask_adapter(const Device& device, int uniop, DType in, DType out) 
   if (answer.kernel.struct_size < kLeast || answer.kernel.fn == nullptr) {
     raise(FL_STATUS_INTERNAL, what + " on " + device_label(device) + " succeeded but filled struct_size " +
                                   std::to_string(answer.kernel.struct_size) + " (expected at least " +
-                                  std::to_string(kLeast) + ") and " + (answer.kernel.fn == nullptr ? "no function." : "a function."));
+                                  std::to_string(kLeast) + ") and " +
+                                  (answer.kernel.fn == nullptr ? "no function." : "a function."));
   }
   auto* kernel = new Kernel{answer.kernel, uniop};
   if (kernel->k.struct_size < sizeof(fl_kernel)) {
@@ -128,7 +129,8 @@ const Kernel* ask_adapter(const Device& device, int uniop, DType in, DType out) 
 
 const Kernel* Device::resolve_kernel(int uniop, DType in, DType out) {
   check_usable(*this);
-  const size_t slot = (static_cast<size_t>(uniop) * kNumDTypes + static_cast<size_t>(in)) * kNumDTypes + static_cast<size_t>(out);
+  const size_t slot =
+      (static_cast<size_t>(uniop) * kNumDTypes + static_cast<size_t>(in)) * kNumDTypes + static_cast<size_t>(out);
   std::lock_guard<std::mutex> lock(routing_->mutex);
   const Kernel* kernel = table_[slot].load(std::memory_order_acquire);
   if (kernel == nullptr) {  // else another thread was first
@@ -152,21 +154,24 @@ const Kernel* Device::resolve_kernel(int uniop, DType in, DType out) {
 
 void Device::reset_kernels() {
   std::lock_guard<std::mutex> lock(routing_->mutex);
-  for (size_t slot = 0; slot < table_size_; ++slot) table_[slot].store(nullptr, std::memory_order_release);
+  for (size_t slot = 0; slot < table_size_; ++slot)
+    table_[slot].store(nullptr, std::memory_order_release);
 }
 
 // ---------------------------------------------------------------- switches
 
 void set_native_enabled(bool enabled) {
   native_enabled.store(enabled);
-  for (int index = 0; find_device(index) != nullptr; ++index) find_device(index)->reset_kernels();
+  for (int index = 0; find_device(index) != nullptr; ++index)
+    find_device(index)->reset_kernels();
 }
 
 void set_uniop_enabled(int index, const std::string& uniop, bool enabled) {
   const int id = uniop_by_name(uniop);
   if (id < 0) raise(FL_STATUS_INVALID_ARGUMENT, "'" + uniop + "' is not a UniOp. docs/ops.md lists them.");
   if (index == -1) {
-    for (int each = 0; find_device(each) != nullptr; ++each) set_uniop_enabled(each, uniop, enabled);
+    for (int each = 0; find_device(each) != nullptr; ++each)
+      set_uniop_enabled(each, uniop, enabled);
     return;
   }
   Device& target = device(index);

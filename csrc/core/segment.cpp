@@ -121,7 +121,8 @@ void SegmentSource::release_idle_arena() {
 
 uint64_t SegmentSource::largest_arena_hole() const {
   uint64_t largest = 0;
-  for (const auto& hole : holes_) largest = std::max(largest, hole.second);
+  for (const auto& hole : holes_)
+    largest = std::max(largest, hole.second);
   return largest;
 }
 

@@ -28,11 +28,11 @@ inline void decrease(AllocatorStats::Stat& stat, int64_t amount) {
 
 // One memory_alloc of the adapter.
 struct DeviceMemory {
-  fl_memory raw{};            // as the adapter gave it, for memory_free
-  fl_memory base{};           // as kernels get it: an opaque buffer has the reserved range for an address
-  char* begin = nullptr;      // first aligned place
-  uint64_t bytes = 0;         // usable, from begin
-  uint64_t asked = 0;         // of the adapter
+  fl_memory raw{};              // as the adapter gave it, for memory_free
+  fl_memory base{};             // as kernels get it: an opaque buffer has the reserved range for an address
+  char* begin = nullptr;        // first aligned place
+  uint64_t bytes = 0;           // usable, from begin
+  uint64_t asked = 0;           // of the adapter
   uint64_t reserved_range = 0;  // bytes of PROT_NONE address space, 0 if none
 };
 
@@ -44,8 +44,8 @@ struct Segment {
   Stream* stream = nullptr;
   bool small = false;
   bool in_arena = false;
-  DeviceMemory own;        // unless in_arena
-  void* first = nullptr;   // the allocator's chunk at begin
+  DeviceMemory own;       // unless in_arena
+  void* first = nullptr;  // the allocator's chunk at begin
 };
 
 // The allocator's lock guards all calls.

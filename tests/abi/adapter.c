@@ -2,11 +2,11 @@
  * broken in one way. Without any it is complete and correct.
  */
 #define _GNU_SOURCE
+#include "torch_fl/adapter.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-
-#include "torch_fl/adapter.h"
 
 #ifdef ABSENT_DEPENDENCY
 extern int absent_dependency(void);
@@ -156,32 +156,33 @@ struct newer_adapter { /* what a later minor version may look like */
 };
 
 static const struct newer_adapter table = {
-    .known = {
-        .struct_size = STRUCT_SIZE,
-        .abi_major = MAJOR,
-        .abi_minor = MINOR,
-        .name = NAME,
-        .vendor = "Tiny",
-        .version = "1",
-        .last_error = last_error,
-        .device_count = device_count,
-        .device_properties = device_properties,
-        .memory_info = memory_info,
-        .device_synchronize = device_synchronize,
-        .memory_alloc = memory_alloc,
-        .memory_free = memory_free,
-        .copy_h2d = copy_h2d,
-        .copy_d2h = copy_d2h,
+    .known =
+        {
+            .struct_size = STRUCT_SIZE,
+            .abi_major = MAJOR,
+            .abi_minor = MINOR,
+            .name = NAME,
+            .vendor = "Tiny",
+            .version = "1",
+            .last_error = last_error,
+            .device_count = device_count,
+            .device_properties = device_properties,
+            .memory_info = memory_info,
+            .device_synchronize = device_synchronize,
+            .memory_alloc = memory_alloc,
+            .memory_free = memory_free,
+            .copy_h2d = copy_h2d,
+            .copy_d2h = copy_d2h,
 #ifndef WITHOUT_COPY_D2D
-        .copy_d2d = copy_d2d,
+            .copy_d2d = copy_d2d,
 #endif
-        .fill = fill,
-        .stream_create = stream_create,
-        .kernel_find = kernel_find,
+            .fill = fill,
+            .stream_create = stream_create,
+            .kernel_find = kernel_find,
 #ifdef EVENTS_HALF
-        .event_create = event_create,
+            .event_create = event_create,
 #endif
-    },
+        },
     .appended = {(void*)1, (void*)1, (void*)1, (void*)1, (void*)1, (void*)1, (void*)1, (void*)1},
 };
 

@@ -39,10 +39,23 @@ def driver(tmp_path_factory):
     subprocess.run([_tool("cmake"), "--build", build, "-j2"], check=True, stdout=subprocess.DEVNULL)
     program = tmp_path_factory.mktemp("driver") / "driver"
     subprocess.run(
-        ["g++", "-std=c++17", "-I", INCLUDE, "-I", ROOT / "csrc" / "core", HERE / "driver.cpp", "-o", program,
-         "-L", build, "-ltorch_fl_core", f"-Wl,-rpath,{build}"],
+        [
+            "g++",
+            "-std=c++17",
+            "-I",
+            INCLUDE,
+            "-I",
+            ROOT / "csrc" / "core",
+            HERE / "driver.cpp",
+            "-o",
+            program,
+            "-L",
+            build,
+            "-ltorch_fl_core",
+            f"-Wl,-rpath,{build}",
+        ],
         check=True,
-    )  # fmt: skip
+    )
 
     def run(command: str, path) -> str:
         done = subprocess.run([program, command, path], capture_output=True, text=True, timeout=60)
@@ -60,10 +73,24 @@ def adapter(tmp_path):
         library = tmp_path / name
         flags = [f"-D{define}" for define in defines]
         subprocess.run(
-            ["gcc", "-std=c11", "-shared", "-fPIC", "-Wall", "-Wno-unused-function", "-Wno-unused-const-variable",
-             *flags, "-I", INCLUDE, HERE / "adapter.c", "-o", library, *more],
+            [
+                "gcc",
+                "-std=c11",
+                "-shared",
+                "-fPIC",
+                "-Wall",
+                "-Wno-unused-function",
+                "-Wno-unused-const-variable",
+                *flags,
+                "-I",
+                INCLUDE,
+                HERE / "adapter.c",
+                "-o",
+                library,
+                *more,
+            ],
             check=True,
-        )  # fmt: skip
+        )
         return library
 
     return build
@@ -98,16 +125,23 @@ def test_layout_covers_the_whole_header():
 )
 def test_header_compiles_alone(tmp_path, compiler, standard, suffix):
     source = tmp_path / f"alone{suffix}"
-    source.write_text('#include "torch_fl/adapter.h"\nfl_status alone(const fl_adapter* a);\n'
-                      "fl_status alone(const fl_adapter* a) { return FL_HAS(a, fill) ? FL_STATUS_OK : 1; }\n")  # fmt: skip
+    source.write_text(
+        '#include "torch_fl/adapter.h"\nfl_status alone(const fl_adapter* a);\n'
+        "fl_status alone(const fl_adapter* a) { return FL_HAS(a, fill) ? FL_STATUS_OK : 1; }\n"
+    )
     flags = ["-Wall", "-Wextra", "-Werror", "-pedantic"]
-    subprocess.run([compiler, f"-std={standard}", *flags, "-I", INCLUDE, "-c", source, "-o", tmp_path / "o"], check=True)
+    subprocess.run(
+        [compiler, f"-std={standard}", *flags, "-I", INCLUDE, "-c", source, "-o", tmp_path / "o"], check=True
+    )
 
 
 def test_structs_are_the_same_in_cpp(tmp_path):
     golden = json.loads(offsets.GOLDEN.read_text())
-    checks = [f"static_assert(sizeof({name}) == {values['sizeof']}, \"\");"
-              for name, values in golden.items() if name != "constants"]  # fmt: skip
+    checks = [
+        f'static_assert(sizeof({name}) == {values["sizeof"]}, "");'
+        for name, values in golden.items()
+        if name != "constants"
+    ]
     source = tmp_path / "same.cpp"
     source.write_text('#include "torch_fl/adapter.h"\n' + "\n".join(checks))
     subprocess.run(["g++", "-std=c++17", "-I", INCLUDE, "-fsyntax-only", source], check=True)
@@ -143,14 +177,23 @@ def test_shorter_properties(driver, adapter):
 
 def test_null_in_the_middle(driver, adapter):
     library = adapter("WITHOUT_COPY_D2D")
-    assert_refused(driver("open", library), "INVALID_ARGUMENT", library, "lacks required functions: copy_d2d (NULL)",
-                   "adapter.h says which")  # fmt: skip
+    assert_refused(
+        driver("open", library),
+        "INVALID_ARGUMENT",
+        library,
+        "lacks required functions: copy_d2d (NULL)",
+        "adapter.h says which",
+    )
 
 
 def test_table_ends_too_early(driver, adapter):
     library = adapter("FENCED", "STRUCT_SIZE=offsetof(fl_adapter, fill)")
-    assert_refused(driver("open", library), "INVALID_ARGUMENT", library,
-                   "fill (the table ends before it), stream_create (the table ends before it)")  # fmt: skip
+    assert_refused(
+        driver("open", library),
+        "INVALID_ARGUMENT",
+        library,
+        "fill (the table ends before it), stream_create (the table ends before it)",
+    )
 
 
 def test_table_without_names(driver, adapter):
@@ -172,8 +215,13 @@ def test_wrong_major_of_a_table_with_another_layout(driver, adapter):
 @pytest.mark.parametrize("size", ["0", "4", "0xffffffffu"])
 def test_wrong_struct_size(driver, adapter, size):
     library = adapter(f"STRUCT_SIZE={size}")
-    assert_refused(driver("open", library), "INVALID_ARGUMENT", library, f"struct_size {int(size.rstrip('u'), 0)}",
-                   "Set .struct_size = sizeof(fl_adapter)")  # fmt: skip
+    assert_refused(
+        driver("open", library),
+        "INVALID_ARGUMENT",
+        library,
+        f"struct_size {int(size.rstrip('u'), 0)}",
+        "Set .struct_size = sizeof(fl_adapter)",
+    )
 
 
 def test_null_table(driver, adapter):
@@ -183,8 +231,9 @@ def test_null_table(driver, adapter):
 
 def test_missing_symbol(driver, adapter):
     library = adapter("NO_SYMBOL")
-    assert_refused(driver("open", library), "INVALID_ARGUMENT", library, "does not export the symbol fl_get_adapter",
-                   "FL_EXPORT")  # fmt: skip
+    assert_refused(
+        driver("open", library), "INVALID_ARGUMENT", library, "does not export the symbol fl_get_adapter", "FL_EXPORT"
+    )
 
 
 @pytest.mark.parametrize("name", ["NULL", '""', '"Tiny Chip"'])
@@ -195,7 +244,9 @@ def test_bad_name(driver, adapter, name):
 
 def test_events_by_half(driver, adapter):
     library = adapter("EVENTS_HALF")
-    assert_refused(driver("open", library), "INVALID_ARGUMENT", library, "event_destroy (NULL)", "event_synchronize (NULL)")
+    assert_refused(
+        driver("open", library), "INVALID_ARGUMENT", library, "event_destroy (NULL)", "event_synchronize (NULL)"
+    )
 
 
 def test_absent_dependency(driver, adapter, tmp_path):
@@ -273,8 +324,10 @@ def test_unreadable(driver, adapter):
 
 def test_no_driver_on_this_machine(driver, adapter):
     line = driver("devices", adapter("UNAVAILABLE"))
-    assert line == ("ERROR UNAVAILABLE: device_count failed on adapter 'tiny': Unavailable (TINY_NO_DRIVER): "
-                    "install tiny-driver 2.0")  # fmt: skip
+    assert line == (
+        "ERROR UNAVAILABLE: device_count failed on adapter 'tiny': Unavailable (TINY_NO_DRIVER): "
+        "install tiny-driver 2.0"
+    )
 
 
 def test_no_devices(driver, adapter):

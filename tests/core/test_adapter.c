@@ -50,10 +50,10 @@ static fl_status fail(fl_status status, const char* name, const char* message) {
   return status;
 }
 
-#define ENTER()                                                              \
-  pthread_mutex_lock(&mutex);                                                \
-  if (control.lost) {                                                        \
-    pthread_mutex_unlock(&mutex);                                            \
+#define ENTER()                                                               \
+  pthread_mutex_lock(&mutex);                                                 \
+  if (control.lost) {                                                         \
+    pthread_mutex_unlock(&mutex);                                             \
     return fail(FL_STATUS_DEVICE_LOST, "TEST_LOST", "the test took it away"); \
   }
 #define LEAVE(status)             \

@@ -11,7 +11,7 @@ extern "C" {
 enum { TEST_NUM_DEVICES = 3 };
 
 struct test_control {
-  uint64_t capacity;        /* bytes per device */
+  uint64_t capacity; /* bytes per device */
   uint64_t used[TEST_NUM_DEVICES];
   int64_t allocs, frees, events_made, streams_made, host_allocs, host_frees, kernel_finds, synchronizes;
   int64_t fail_alloc_in;    /* the alloc that fails with OUT_OF_MEMORY: 1 = the next; 0 = none */

@@ -91,7 +91,8 @@ TEST(allocator_large_requests_share_a_segment) {
   Block* d = heap.get(33 * kMiB + 1);  // gets its own, in multiples of 2 MiB
   CHECK_EQ(heap.stats().reserved_bytes.current, static_cast<int64_t>(54 * kMiB));
   check_consistent(heap.device);
-  for (Block* block : {b, d, a, c}) heap.put(block);
+  for (Block* block : {b, d, a, c})
+    heap.put(block);
   check_consistent(heap.device);
   heap.device.allocator->empty_cache();
   CHECK_EQ(heap.stats().reserved_bytes.current, 0);
@@ -191,7 +192,8 @@ TEST(allocator_polls_fences_although_quick_blocks_exist) {
   Block* b = heap.get(512);
   heap.put(b);
   heap.put(a);
-  for (int i = 0; i < 20; ++i) heap.put(heap.get(512));
+  for (int i = 0; i < 20; ++i)
+    heap.put(heap.get(512));
   CHECK_EQ(heap.stats().active.current, 0);
 }
 
@@ -213,7 +215,8 @@ TEST(allocator_out_of_memory_text) {
   Heap heap(limited);
   CHECK_EQ(heap.device.total_memory, 32 * kMiB);
   Block* a = heap.get(12 * kMiB);
-  CHECK_RAISES(heap.get(24 * kMiB), FL_STATUS_OUT_OF_MEMORY, " is out of memory. Tried to allocate 24.00 MiB; 12.00 MiB is "
+  CHECK_RAISES(heap.get(24 * kMiB), FL_STATUS_OUT_OF_MEMORY,
+               " is out of memory. Tried to allocate 24.00 MiB; 12.00 MiB is "
                "allocated and 12.00 MiB reserved by this process");
   CHECK_RAISES(heap.get(24 * kMiB), FL_STATUS_OUT_OF_MEMORY, "this process may use 32.00 MiB");
   CHECK_RAISES(heap.get(UINT64_MAX - 5), FL_STATUS_OUT_OF_MEMORY, " out of memory.");
@@ -254,7 +257,8 @@ TEST(allocator_frugal_where_a_whole_segment_does_not_fit) {
   CHECK_EQ(heap.stats().reserved_bytes.current, static_cast<int64_t>(7 * kMiB));
   Block* c = heap.get(1);
   CHECK_RAISES(heap.get(512), FL_STATUS_OUT_OF_MEMORY, " out of memory.");
-  for (Block* block : {a, b, c}) heap.put(block);
+  for (Block* block : {a, b, c})
+    heap.put(block);
   check_consistent(heap.device);
 }
 
@@ -312,7 +316,8 @@ TEST(allocator_preallocation_serves_both_pools_and_all_streams) {
   Block* c = heap.get(30 * kMiB);
   CHECK_EQ(heap.stats().num_device_alloc, 1);
   check_consistent(heap.device);
-  for (Block* block : {a, b, c}) heap.put(block);
+  for (Block* block : {a, b, c})
+    heap.put(block);
   heap.device.allocator->empty_cache();
   CHECK_EQ(heap.stats().reserved_bytes.current, 0);
   check_consistent(heap.device);
@@ -484,8 +489,10 @@ TEST(allocator_random_walk_stays_consistent) {
     if (step % 7000 == 0) heap.device.allocator->empty_cache();
   }
   std::set<void*> distinct;
-  for (Block* block : held) CHECK(distinct.insert(block->ptr).second);
-  for (Block* block : held) heap.put(block);
+  for (Block* block : held)
+    CHECK(distinct.insert(block->ptr).second);
+  for (Block* block : held)
+    heap.put(block);
   heap.device.allocator->empty_cache();
   CHECK_EQ(heap.stats().reserved_bytes.current, 0);
   CHECK_EQ(heap.stats().inactive_split.current, 0);

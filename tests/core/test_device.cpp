@@ -2,6 +2,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <mutex>
 #include <thread>
 
 #include "counters.h"
@@ -17,6 +19,7 @@ TEST(a_discovery_opens_on_first_use) {
   CHECK_EQ(device_count(), 0);  // no Discover yet: stays closed
   CHECK(!devices_opened());
   static std::atomic<int> runs{0};
+  static std::recursive_mutex gil;  // Discover takes Python's GIL, and callers may hold it
   AdapterSpec all = spec();
   all.max_devices = -1;
   AdapterSpec broken = spec();
@@ -25,13 +28,22 @@ TEST(a_discovery_opens_on_first_use) {
   AdapterSpec none = spec("plain");
   none.max_devices = 0;
   set_discover([=] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    std::lock_guard<std::recursive_mutex> lock(gil);
     ++runs;
-    CHECK_EQ(device_count(), 0);  // Discover itself may ask
+    CHECK(device_count() == 0 || devices_opened());  // Discover itself may ask
     return std::vector<AdapterSpec>{all, broken, immutable, none};
   });
   std::thread threads[4];
-  for (std::thread& thread : threads) thread = std::thread([] { CHECK_EQ(device_count(), 3); });
-  for (std::thread& thread : threads) thread.join();
+  for (int t = 0; t < 4; ++t) {
+    threads[t] = std::thread([t] {
+      std::unique_lock<std::recursive_mutex> lock(gil, std::defer_lock);
+      if (t % 2 == 0) lock.lock();
+      CHECK_EQ(device_count(), 3);
+    });
+  }
+  for (std::thread& thread : threads)
+    thread.join();
   const int after = runs;
   CHECK(after >= 1);
   CHECK_EQ(device_count(), 3);
@@ -142,7 +154,9 @@ TEST(kernel_failure_raises) {
   Device& one = open();
   steer().with([](test_control& control) { control.kernel_status = FL_STATUS_INTERNAL; });
   CHECK_RAISES(one.kernel(kAdd, DType::Float32, DType::Float32), FL_STATUS_INTERNAL,
-               "kernel_find(add, float32, float32) failed on " "fl:" + std::to_string(one.index));
+               "kernel_find(add, float32, float32) failed on "
+               "fl:" +
+                   std::to_string(one.index));
   steer().with([](test_control& control) { control.kernel_status = 0; });
   CHECK(one.kernel(kAdd, DType::Float32, DType::Float32) != nullptr);
 }
@@ -207,16 +221,19 @@ TEST(counters_count_by_device_overload_and_tier) {
   std::thread threads[4];
   for (std::thread& thread : threads) {
     thread = std::thread([add] {
-      for (int i = 0; i < 1000; ++i) count(5, add, Tier::Cpu);
+      for (int i = 0; i < 1000; ++i)
+        count(5, add, Tier::Cpu);
       count_bytes(5, Tier::Cpu, 10);
     });
   }
-  for (std::thread& thread : threads) thread.join();
+  for (std::thread& thread : threads)
+    thread.join();
   count(1, add, Tier::Native);
   const std::vector<Count> all = counts();
   CHECK_EQ(all.size(), 2u);
   CHECK(all[0].device == 1 && all[0].tier == Tier::Native && all[0].calls == 1);
-  CHECK(all[1].device == 5 && all[1].tier == Tier::Cpu && all[1].calls == 4000 && all[1].overload == "aten::add.Tensor");
+  CHECK(all[1].device == 5 && all[1].tier == Tier::Cpu && all[1].calls == 4000 &&
+        all[1].overload == "aten::add.Tensor");
   CHECK_EQ(count_bytes_by_tier().at(5).at(static_cast<int>(Tier::Cpu)), 40u);
   reset_counts();
   CHECK(counts().empty());
@@ -224,7 +241,8 @@ TEST(counters_count_by_device_overload_and_tier) {
 }
 
 TEST(counters_more_names_than_fit) {
-  for (int i = 0; i < kMaxOverloads + 10; ++i) overload_id(("aten::op" + std::to_string(i)).c_str());
+  for (int i = 0; i < kMaxOverloads + 10; ++i)
+    overload_id(("aten::op" + std::to_string(i)).c_str());
   CHECK_EQ(overload_id("aten::one_more"), kMaxOverloads - 1);
   count(0, overload_id("aten::one_more"), Tier::Native);
   CHECK_EQ(counts().back().overload, "(more overloads than can be counted)");

@@ -15,7 +15,9 @@ fl_memory at(void* address) { return fl_memory{address, nullptr, 0}; }
 void fill(Stream& stream, char& place, int value) {
   stream.device->adapter->fill(stream.handle, at(&place), static_cast<uint8_t>(value), 1);
 }
-void copy(Stream& stream, char& dst, char& src) { stream.device->adapter->copy_d2d(stream.handle, at(&dst), at(&src), 1); }
+void copy(Stream& stream, char& dst, char& src) {
+  stream.device->adapter->copy_d2d(stream.handle, at(&dst), at(&src), 1);
+}
 
 }  // namespace
 
@@ -24,7 +26,8 @@ TEST(stream_ids_and_pool) {
   CHECK_EQ(default_stream(one.index).id, 0);
   CHECK_EQ(&default_stream(one.index), &stream_from_id(one.index, 0));
   std::set<int64_t> ids;
-  for (int i = 0; i < kStreamsPerPriority; ++i) ids.insert(pool_stream(one.index, 0).id);
+  for (int i = 0; i < kStreamsPerPriority; ++i)
+    ids.insert(pool_stream(one.index, 0).id);
   CHECK_EQ(ids.size(), static_cast<size_t>(kStreamsPerPriority));
   CHECK_EQ(*ids.begin(), 1);
   CHECK_EQ(pool_stream(one.index, 0).id, 1);  // round
@@ -69,7 +72,8 @@ TEST(stream_query_and_synchronize) {
 TEST(stream_failure_names_the_last_launches) {
   Device& one = open();
   Stream& stream = pool_stream(one.index, 0);
-  for (int i = 0; i < 20; ++i) stream.note(kMatmul);
+  for (int i = 0; i < 20; ++i)
+    stream.note(kMatmul);
   stream.note(kAdd);
   stream.note(kEq);
   CHECK_EQ(stream.recent(), "eq, add, matmul, matmul, matmul, matmul, matmul, matmul");
@@ -195,7 +199,10 @@ TEST(event_elapsed) {
 
 TEST(event_objects_are_reused) {
   Device& one = open();
-  { Event event; event.record(default_stream(one.index)); }
+  {
+    Event event;
+    event.record(default_stream(one.index));
+  }
   const int64_t before = steer().state().events_made;
   for (int i = 0; i < 100; ++i) {
     Event event;
@@ -283,7 +290,8 @@ TEST(threads_allocate_and_free) {
       }
     });
   }
-  for (std::thread& thread : threads) thread.join();
+  for (std::thread& thread : threads)
+    thread.join();
   one.allocator->free(exchange.load());
   one.allocator->empty_cache();
   CHECK_EQ(one.allocator->stats().reserved_bytes.current, 0);
@@ -318,6 +326,7 @@ TEST(threads_streams_events_kernels_host_memory) {
       }
     });
   }
-  for (std::thread& thread : threads) thread.join();
+  for (std::thread& thread : threads)
+    thread.join();
   host_empty_cache();
 }
