@@ -25,6 +25,6 @@ def _aten_to_uniops() -> dict[str, tuple[str, ...]]:
     return table
 
 
-# ATen function, in-place function or overload, without "aten::" -> the UniOps that it lowers to. Gradients are functions
-# of their own here; BACKWARD says which UniOps a function's gradient stands on.
+# ATen function, in-place function or overload, without "aten::" -> the UniOps that it lowers to. Gradients are
+# functions of their own here; BACKWARD says which UniOps a function's gradient stands on.
 ATEN_TO_UNIOPS: dict[str, tuple[str, ...]] = _aten_to_uniops()
