@@ -136,10 +136,9 @@ ngResult ngDeviceSynchronize(int32_t device) {
         memcpy(text, message(), sizeof(text));
       }
     }
-    if (first == NG_SUCCESS) {
+    {
       std::lock_guard<std::mutex> lock(found.mutex);
-      std::swap(first, found.orphan_error);
-      memcpy(text, found.orphan_message, sizeof(text));
+      forget_settled_streams(found);
     }
     if (first != NG_SUCCESS) return fail(first, "%s", text);
     return found.lost ? refuse_lost(found) : NG_SUCCESS;

@@ -20,10 +20,8 @@ struct Device {
   Arena memory;
   std::atomic<bool> lost{false};
 
-  std::mutex mutex;  // of what follows
-  std::vector<std::shared_ptr<Stream>> streams;
-  ngResult orphan_error = NG_SUCCESS;  // of work whose stream was destroyed before anybody asked
-  char orphan_message[kMessageBytes] = "";
+  std::mutex mutex;  // of streams
+  std::vector<std::shared_ptr<Stream>> streams;  // a destroyed one stays until its work and its failure are settled
 };
 
 struct Runtime {

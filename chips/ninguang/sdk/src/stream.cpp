@@ -164,6 +164,12 @@ void Stream::close() {
   work_came_.notify_one();
 }
 
+void forget_settled_streams(Device& device) {
+  auto& streams = device.streams;
+  const auto settled = [](const std::shared_ptr<Stream>& stream) { return stream->settled(); };
+  streams.erase(std::remove_if(streams.begin(), streams.end(), settled), streams.end());
+}
+
 }  // namespace ng
 
 using namespace ng;
@@ -176,6 +182,7 @@ ngResult ngStreamCreate(int32_t device, int32_t priority, ngStream* stream) {
     if (fault_due(Fault::kStream, found.index)) return fail(NG_ERROR_INTERNAL, "ngStreamCreate: injected fault");
     auto created = std::make_shared<Stream>(found);
     std::lock_guard<std::mutex> lock(found.mutex);
+    forget_settled_streams(found);
     found.streams.push_back(created);
     *stream = reinterpret_cast<ngStream>(created.get());
     return NG_SUCCESS;
@@ -187,20 +194,16 @@ ngResult ngStreamDestroy(ngStream handle) {
   if (stream == nullptr) return NG_SUCCESS;
   // Even on a lost device: only a forked child is refused.
   return call("ngStreamDestroy", nullptr, [&] {
-    Device& device = stream->device();
-    std::lock_guard<std::mutex> lock(device.mutex);
-    const auto found = std::find_if(device.streams.begin(), device.streams.end(),
-                                    [&](const auto& known) { return known.get() == stream; });
-    if (found == device.streams.end()) return fail(NG_ERROR_INVALID_VALUE, "ngStreamDestroy: unknown stream");
-    const std::shared_ptr<Stream> last = *found;
-    device.streams.erase(found);
-    const ngResult error = last->take_error(last->queued());
-    if (error != NG_SUCCESS && device.orphan_error == NG_SUCCESS) {
-      device.orphan_error = error;
-      snprintf(device.orphan_message, sizeof(device.orphan_message), "%s", message());
+    for (const auto& device : runtime().devices) {  // the handle may be stale: it is not looked into
+      std::lock_guard<std::mutex> lock(device->mutex);
+      for (const auto& known : device->streams) {
+        if (known.get() != stream || known->closed()) continue;
+        known->close();
+        forget_settled_streams(*device);
+        return NG_SUCCESS;
+      }
     }
-    last->close();
-    return NG_SUCCESS;
+    return fail(NG_ERROR_INVALID_VALUE, "ngStreamDestroy: unknown stream");
   });
 }
 

@@ -92,6 +92,9 @@ class Stream : public std::enable_shared_from_this<Stream> {
 
   // No more commands will come: the worker ends when all have run. Does not wait.
   void close();
+  bool closed() const { return closed_; }
+  // Closed, with nothing left to run or to report.
+  bool settled() const { return closed_ && reached(queued()) && !failed_.load(std::memory_order_acquire); }
 
  private:
   static constexpr uint64_t kSlots = 256;
@@ -126,6 +129,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   uint64_t error_number_ = 0;
   char error_message_[kMessageBytes] = "";
 };
+
+void forget_settled_streams(Device& device);  // under its mutex
 
 // The handle that the C API shows is the object itself.
 inline Stream* from_handle(ngStream stream) { return reinterpret_cast<Stream*>(stream); }

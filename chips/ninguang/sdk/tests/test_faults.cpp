@@ -38,6 +38,15 @@ TEST(a_failure_is_reported_once) {
   OK(ngStreamDestroy(stream));
 }
 
+TEST(a_destroyed_stream_still_reports) {
+  ngStream stream = create_stream();
+  sleep_on(stream, 10000);
+  OK(launch("test_fail", stream));
+  OK(ngStreamDestroy(stream));
+  EXPECT(ngDeviceSynchronize(0), NG_ERROR_INDEX_OUT_OF_RANGE);
+  OK(ngDeviceSynchronize(0));
+}
+
 TEST(an_event_reports_what_failed_before_it) {
   ngStream stream = create_stream();
   ngEvent before = create_event(), after = create_event();
