@@ -188,7 +188,7 @@ static void convert(const fl_tensor* from, int32_t count, ngTensor* to) {
   }
 }
 
-_Static_assert(sizeof(fl_scalar) == sizeof(ngScalar) && (int)FL_SCALAR_COMPLEX == 4, "attributes are passed as they are");
+_Static_assert(sizeof(fl_scalar) == sizeof(ngScalar) && FL_SCALAR_COMPLEX == 4, "attributes are passed as they are");
 
 static fl_status launch(const fl_op_call* call) {
   enum { kOnStack = 8 };
