@@ -53,7 +53,7 @@ void transpose_block(const Src* src, int64_t ld_src, Dst* dst, int64_t ld_dst, i
         for (int64_t i = 0; i < 16; ++i) dst[c * ld_dst + r + i] = src[(r + i) * ld_src + c];
       }
     }
-    if (r == 0 && rows == 14) {
+    if (rows == 14 && ld_dst == 14) {
       // Each column's two surplus zeros are overwritten by the next column; so the last columns go one by one.
       int64_t c = 0;
       for (; c + 16 < columns; c += 16) detail::transpose_16x16<14>(from + c, ld_src, to + c * ld_dst, ld_dst);
