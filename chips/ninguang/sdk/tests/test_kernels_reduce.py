@@ -90,7 +90,7 @@ def close(actual, expected, dtype):
 def test_sum(chip, shape, dims, order):
     for dtype in [*REALS, torch.bool, torch.complex64, torch.complex128]:
         x = build(shape, order, dtype)
-        if dtype in HALVES:
+        if dtype in FLOATS:
             close(run(chip, "sum", x, x.sum(dims, True)), x.double().sum(dims, True).to(dtype), dtype)
         else:
             close(run(chip, "sum", x, x.sum(dims, True)), x.sum(dims, True), dtype)
@@ -218,3 +218,41 @@ def test_precision_of_long_sums(chip):
 def test_integer_sum_wraps(chip):
     x = torch.full((10,), torch.iinfo(torch.int64).max)
     assert run(chip, "sum", x, x.sum(0, True)).equal(x.sum(0, True))
+
+
+SCANS = {
+    "cumsum": torch.cumsum,
+    "cumprod": torch.cumprod,
+    "cummax": torch.cummax,
+    "cummin": torch.cummin,
+    "logcumsumexp": torch.logcumsumexp,
+}
+
+
+@pytest.mark.parametrize("name", SCANS)
+def test_scans(chip, name):
+    layouts = [((1000,), 0, None), ((40, 300), 1, None), ((40, 300), 0, None), ((5, 60, 70), 1, None),
+               ((3, 200, 150), 2, (2, 0, 1)), ((300000,), 0, None), ((), 0, None)]  # fmt: skip
+    for dtype in REALS if name != "logcumsumexp" else FLOATS:
+        for shape, dim, order in layouts:
+            if dtype in HALVES and shape == (300000,):
+                continue
+            x = build(shape, order, dtype)
+            if name == "cumprod" and dtype in FLOATS:
+                x = x.sign() * (1 + (x / 50).abs())
+            if dtype is torch.float32 and x.numel() > 20 and name.startswith("cumm"):
+                x = (x * 3).round()
+                x.as_strided((1,), (1,), 9)[0] = math.nan
+            options = {"dtype": dtype} if name in ("cumsum", "cumprod") else {}
+            expected = SCANS[name](x, dim, **options)
+            outs = expected if isinstance(expected, torch.Tensor) else list(expected)
+            actual = torch.empty_like(outs) if isinstance(outs, torch.Tensor) else [torch.empty_like(e) for e in outs]
+            chip.run(name, [x], actual, [dim])
+            if isinstance(outs, list):
+                close(actual[0], outs[0], dtype)
+                assert actual[1].equal(outs[1]), (name, dtype, shape)
+            elif dtype in HALVES and name != "logcumsumexp":
+                reference = SCANS[name](x.double(), dim).to(dtype)
+                close(actual, reference, dtype)
+            else:
+                close(actual, outs, dtype)
