@@ -13,8 +13,7 @@ void measure(const char* name, Do act, int times = 2000000) {
   double best = 1e9;
   for (int round = 0; round < 5; ++round) {
     const auto start = std::chrono::steady_clock::now();
-    for (int i = 0; i < times; ++i)
-      act(i);
+    for (int i = 0; i < times; ++i) act(i);
     const std::chrono::duration<double, std::nano> spent = std::chrono::steady_clock::now() - start;
     best = std::min(best, spent.count() / times);
   }

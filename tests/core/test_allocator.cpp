@@ -91,8 +91,7 @@ TEST(allocator_large_requests_share_a_segment) {
   Block* d = heap.get(33 * kMiB + 1);  // gets its own, in multiples of 2 MiB
   CHECK_EQ(heap.stats().reserved_bytes.current, static_cast<int64_t>(54 * kMiB));
   check_consistent(heap.device);
-  for (Block* block : {b, d, a, c})
-    heap.put(block);
+  for (Block* block : {b, d, a, c}) heap.put(block);
   check_consistent(heap.device);
   heap.device.allocator->empty_cache();
   CHECK_EQ(heap.stats().reserved_bytes.current, 0);
@@ -192,8 +191,7 @@ TEST(allocator_polls_fences_although_quick_blocks_exist) {
   Block* b = heap.get(512);
   heap.put(b);
   heap.put(a);
-  for (int i = 0; i < 20; ++i)
-    heap.put(heap.get(512));
+  for (int i = 0; i < 20; ++i) heap.put(heap.get(512));
   CHECK_EQ(heap.stats().active.current, 0);
 }
 
@@ -257,8 +255,7 @@ TEST(allocator_frugal_where_a_whole_segment_does_not_fit) {
   CHECK_EQ(heap.stats().reserved_bytes.current, static_cast<int64_t>(7 * kMiB));
   Block* c = heap.get(1);
   CHECK_RAISES(heap.get(512), FL_STATUS_OUT_OF_MEMORY, " out of memory.");
-  for (Block* block : {a, b, c})
-    heap.put(block);
+  for (Block* block : {a, b, c}) heap.put(block);
   check_consistent(heap.device);
 }
 
@@ -281,6 +278,19 @@ TEST(allocator_retries_when_the_adapter_is_full) {
   CHECK_RAISES(heap.get(70 * kMiB), FL_STATUS_OUT_OF_MEMORY, " out of memory.");
   steer().with([](test_control& control) { control.fail_alloc_in = control.fail_alloc_count = 0; });
   check_consistent(heap.device);
+}
+
+TEST(allocator_gives_back_only_what_no_work_uses) {
+  Heap heap;
+  steer().hold(heap.stream.handle);
+  Block* a = heap.get(30 * kMiB);
+  heap.device.adapter->fill(heap.stream.handle, memory_at(*a, a->ptr), 1, 30 * kMiB);
+  heap.put(a);
+  CHECK(!heap.stream.query());
+  heap.device.allocator->empty_cache();
+  CHECK(heap.stream.query());  // it was waited for although it is held
+  CHECK_EQ(heap.stats().reserved_bytes.current, 0);
+  steer().release(heap.stream.handle);
 }
 
 TEST(allocator_other_failures_keep_the_vendors_words) {
@@ -316,8 +326,7 @@ TEST(allocator_preallocation_serves_both_pools_and_all_streams) {
   Block* c = heap.get(30 * kMiB);
   CHECK_EQ(heap.stats().num_device_alloc, 1);
   check_consistent(heap.device);
-  for (Block* block : {a, b, c})
-    heap.put(block);
+  for (Block* block : {a, b, c}) heap.put(block);
   heap.device.allocator->empty_cache();
   CHECK_EQ(heap.stats().reserved_bytes.current, 0);
   check_consistent(heap.device);
@@ -489,10 +498,8 @@ TEST(allocator_random_walk_stays_consistent) {
     if (step % 7000 == 0) heap.device.allocator->empty_cache();
   }
   std::set<void*> distinct;
-  for (Block* block : held)
-    CHECK(distinct.insert(block->ptr).second);
-  for (Block* block : held)
-    heap.put(block);
+  for (Block* block : held) CHECK(distinct.insert(block->ptr).second);
+  for (Block* block : held) heap.put(block);
   heap.device.allocator->empty_cache();
   CHECK_EQ(heap.stats().reserved_bytes.current, 0);
   CHECK_EQ(heap.stats().inactive_split.current, 0);

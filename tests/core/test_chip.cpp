@@ -56,8 +56,7 @@ TEST(chip_round_trip) {
     Block* block = one.allocator->allocate(bytes, stream);
     CHECK_EQ(reinterpret_cast<uintptr_t>(block->ptr) % one.alignment, 0u);
     std::vector<char> there(bytes), back(bytes);
-    for (uint64_t i = 0; i < bytes; ++i)
-      there[i] = static_cast<char>(i * 31);
+    for (uint64_t i = 0; i < bytes; ++i) there[i] = static_cast<char>(i * 31);
     require(stream, one.adapter->copy_h2d(stream.handle, memory_at(*block, block->ptr), there.data(), bytes),
             "copy_h2d");
     read(stream, back.data(), *block);
@@ -104,8 +103,7 @@ TEST(chip_memory_is_not_reused_too_early) {
       }
     });
   }
-  for (std::thread& thread : threads)
-    thread.join();
+  for (std::thread& thread : threads) thread.join();
   CHECK_EQ(wrong.load(), 0);
   fl::synchronize(one.index);
   one.allocator->empty_cache();
@@ -150,14 +148,12 @@ TEST(chip_memory_limit_and_out_of_memory) {
   std::vector<Block*> held;
   bool raised = false;
   try {
-    for (int i = 0; i < 40; ++i)
-      held.push_back(one.allocator->allocate(1 * kMiB, stream));
+    for (int i = 0; i < 40; ++i) held.push_back(one.allocator->allocate(1 * kMiB, stream));
   } catch (const Error& error) {
     raised = error.status == FL_STATUS_OUT_OF_MEMORY;
   }
   CHECK(raised);
   CHECK_EQ(held.size(), 16u);
-  for (Block* block : held)
-    one.allocator->free(block);
+  for (Block* block : held) one.allocator->free(block);
   one.allocator->free(one.allocator->allocate(15 * kMiB, stream));
 }

@@ -42,8 +42,7 @@ TEST(a_discovery_opens_on_first_use) {
       CHECK_EQ(device_count(), 3);
     });
   }
-  for (std::thread& thread : threads)
-    thread.join();
+  for (std::thread& thread : threads) thread.join();
   const int after = runs;
   CHECK(after >= 1);
   CHECK_EQ(device_count(), 3);
@@ -221,13 +220,11 @@ TEST(counters_count_by_device_overload_and_tier) {
   std::thread threads[4];
   for (std::thread& thread : threads) {
     thread = std::thread([add] {
-      for (int i = 0; i < 1000; ++i)
-        count(5, add, Tier::Cpu);
+      for (int i = 0; i < 1000; ++i) count(5, add, Tier::Cpu);
       count_bytes(5, Tier::Cpu, 10);
     });
   }
-  for (std::thread& thread : threads)
-    thread.join();
+  for (std::thread& thread : threads) thread.join();
   count(1, add, Tier::Native);
   const std::vector<Count> all = counts();
   CHECK_EQ(all.size(), 2u);
@@ -241,8 +238,7 @@ TEST(counters_count_by_device_overload_and_tier) {
 }
 
 TEST(counters_more_names_than_fit) {
-  for (int i = 0; i < kMaxOverloads + 10; ++i)
-    overload_id(("aten::op" + std::to_string(i)).c_str());
+  for (int i = 0; i < kMaxOverloads + 10; ++i) overload_id(("aten::op" + std::to_string(i)).c_str());
   CHECK_EQ(overload_id("aten::one_more"), kMaxOverloads - 1);
   count(0, overload_id("aten::one_more"), Tier::Native);
   CHECK_EQ(counts().back().overload, "(more overloads than can be counted)");

@@ -26,8 +26,7 @@ TEST(stream_ids_and_pool) {
   CHECK_EQ(default_stream(one.index).id, 0);
   CHECK_EQ(&default_stream(one.index), &stream_from_id(one.index, 0));
   std::set<int64_t> ids;
-  for (int i = 0; i < kStreamsPerPriority; ++i)
-    ids.insert(pool_stream(one.index, 0).id);
+  for (int i = 0; i < kStreamsPerPriority; ++i) ids.insert(pool_stream(one.index, 0).id);
   CHECK_EQ(ids.size(), static_cast<size_t>(kStreamsPerPriority));
   CHECK_EQ(*ids.begin(), 1);
   CHECK_EQ(pool_stream(one.index, 0).id, 1);  // round
@@ -72,8 +71,7 @@ TEST(stream_query_and_synchronize) {
 TEST(stream_failure_names_the_last_launches) {
   Device& one = open();
   Stream& stream = pool_stream(one.index, 0);
-  for (int i = 0; i < 20; ++i)
-    stream.note(kMatmul);
+  for (int i = 0; i < 20; ++i) stream.note(kMatmul);
   stream.note(kAdd);
   stream.note(kEq);
   CHECK_EQ(stream.recent(), "eq, add, matmul, matmul, matmul, matmul, matmul, matmul");
@@ -290,8 +288,7 @@ TEST(threads_allocate_and_free) {
       }
     });
   }
-  for (std::thread& thread : threads)
-    thread.join();
+  for (std::thread& thread : threads) thread.join();
   one.allocator->free(exchange.load());
   one.allocator->empty_cache();
   CHECK_EQ(one.allocator->stats().reserved_bytes.current, 0);
@@ -326,7 +323,6 @@ TEST(threads_streams_events_kernels_host_memory) {
       }
     });
   }
-  for (std::thread& thread : threads)
-    thread.join();
+  for (std::thread& thread : threads) thread.join();
   host_empty_cache();
 }
