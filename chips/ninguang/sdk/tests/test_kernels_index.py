@@ -521,6 +521,15 @@ def test_sort_into_strided(chip):
     same(indices.contiguous(), x.sort(1).indices)
 
 
+def test_sort_in_place(chip):
+    for x in layouts(torch.randn(30, 40)):
+        expected = x.sort(0)
+        indices = torch.empty(30, 40, dtype=torch.int64)
+        chip.run("sort", [x], [x, indices], [0, 0])
+        same(x, expected.values)
+        same(indices, expected.indices)
+
+
 @pytest.mark.parametrize("dtype", [*REALS, torch.bool])
 @pytest.mark.parametrize("shape,dim,k", [((20,), 0, 3), ((5, 200), 1, 10), ((90, 6), 0, 90), ((9, 5000), 1, 60), ((200_000,), 0, 50)])
 def test_topk(chip, dtype, shape, dim, k):

@@ -7,7 +7,7 @@
 namespace ng {
 namespace {
 
-// starts[v] … starts[v + 1]: the places in `sources` of the gradient rows (element offsets) that belong to weight row v.
+// Places starts[v] to starts[v + 1] of `sources` hold the gradient rows (element offsets) that belong to weight row v.
 struct Grouping {
   int64_t rows;
   int64_t* starts;
@@ -50,13 +50,15 @@ Grouping group(const Grad& grad, int64_t rows, int64_t padding, IndexCheck& chec
   for (int64_t v = 2; v < rows + 2; ++v) g.starts[v] += g.starts[v - 1];
   // Filling moves starts[v + 1] to the end of row v, which is where row v + 1 starts.
   grad.each([&](int64_t source, int64_t row) {
-    if (row != padding && static_cast<uint64_t>(row) < static_cast<uint64_t>(rows)) g.sources[g.starts[row + 1]++] = source;
+    const bool used = row != padding && static_cast<uint64_t>(row) < static_cast<uint64_t>(rows);
+    if (used) g.sources[g.starts[row + 1]++] = source;
   });
   return g;
 }
 
 template <class T>
-void sum_row(const T* grad, const Grad& what, const int64_t* sources, int64_t count, bool scaled, T* to, int64_t to_stride) {
+void sum_row(const T* grad, const Grad& what, const int64_t* sources, int64_t count, bool scaled, T* to,
+             int64_t to_stride) {
   using C = Compute<T>;
   const int64_t n = what.width, stride = what.stride;
   if (count == 0) {
@@ -108,7 +110,7 @@ ngResult backward(const Args& args) {
     }
     return low;
   };
-  const double cost = 0.3 * static_cast<double>(used + rows) * static_cast<double>(grad.width) / static_cast<double>(parts);
+  const double cost = 0.3 * static_cast<double>((used + rows) * grad.width) / static_cast<double>(parts);
   parallel_for(parts, cost, [&](int64_t begin, int64_t end) {
     for (int64_t v = boundary(begin), last = boundary(end); v < last; ++v) {
       sum_row(args.in[0].as<const T>(), grad, g.sources + g.starts[v], g.starts[v + 1] - g.starts[v], scaled,
@@ -124,7 +126,8 @@ ngResult run_embedding_backward(const Args& args) {
 
 ngResult accepts_embedding_backward(const Args& args) {
   const bool shapes = args.out[0].ndim == 2 && args.in[0].ndim == args.in[1].ndim + 1;
-  return shapes && is_index_type(args.in[1]) && args.in[0].type == args.out[0].type ? NG_SUCCESS : NG_ERROR_NOT_SUPPORTED;
+  const bool types = is_index_type(args.in[1]) && args.in[0].type == args.out[0].type;
+  return shapes && types ? NG_SUCCESS : NG_ERROR_NOT_SUPPORTED;
 }
 
 NG_KERNEL("embedding_backward", kFloatTypes, run_embedding_backward, 0, accepts_embedding_backward);

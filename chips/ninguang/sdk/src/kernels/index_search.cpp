@@ -1,6 +1,5 @@
 // searchsorted (which also serves bucketize) and bincount.
 #include <memory>
-#include <new>
 
 #include "index_walk.h"
 
@@ -104,7 +103,8 @@ ngResult weigh(const Args& args) {
 }
 
 template <class T>
-void count_part(const T* values, int64_t stride, int64_t begin, int64_t end, int64_t* bins, int64_t size, IndexCheck& check) {
+void count_part(const T* values, int64_t stride, int64_t begin, int64_t end, int64_t* bins, int64_t size,
+                IndexCheck& check) {
   for (int64_t i = begin; i < end; ++i) {
     const int64_t bin = static_cast<int64_t>(values[i * stride]);
     if (check(bin, size, 0)) ++bins[bin];
@@ -122,14 +122,15 @@ ngResult count(const Args& args) {
   IndexCheck check;
   const int64_t parts = bins * 8 > n ? 1 : std::max<int64_t>(1, std::min<int64_t>(cores(), n / 32768));
   std::unique_ptr<int64_t[]> partial;
-  if (parts > 1) partial.reset(new (std::nothrow) int64_t[(parts - 1) * bins]());
+  if (parts > 1) partial.reset(new int64_t[(parts - 1) * bins]());
   if (!partial) {
     count_part(values, stride, 0, n, to, bins, check);
     return check.result();
   }
   parallel_for(parts, static_cast<double>(n), [&](int64_t begin, int64_t end) {
     for (int64_t p = begin; p < end; ++p) {
-      count_part(values, stride, n * p / parts, n * (p + 1) / parts, p ? partial.get() + (p - 1) * bins : to, bins, check);
+      int64_t* const own = p == 0 ? to : partial.get() + (p - 1) * bins;
+      count_part(values, stride, n * p / parts, n * (p + 1) / parts, own, bins, check);
     }
   });
   for (int64_t p = 0; p + 1 < parts; ++p) {

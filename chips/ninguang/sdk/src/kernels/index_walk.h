@@ -109,7 +109,7 @@ struct Walk {
   }
 };
 
-// The order of dimensions by falling stride, so that a walk in it touches memory in its order. Equal strides keep theirs.
+// The order of dimensions by falling stride: a walk in it goes through memory forwards. Equal strides keep their order.
 inline void order_by_stride(int ndim, const int64_t* strides, int* order) {
   for (int d = 0; d < ndim; ++d) {
     int at = d;
@@ -195,7 +195,8 @@ struct IndexSet {
   bool offsets(const int64_t* at, const int64_t* steps, int64_t n, int64_t* to, IndexCheck& check) const {
     bool inside = true;
     for (int k = 0; k < count; ++k) {
-      inside &= readers[k].wide ? add_offsets<int64_t>(k, at[k], steps[k], n, to) : add_offsets<int32_t>(k, at[k], steps[k], n, to);
+      inside &= readers[k].wide ? add_offsets<int64_t>(k, at[k], steps[k], n, to)
+                                : add_offsets<int32_t>(k, at[k], steps[k], n, to);
     }
     if (__builtin_expect(inside, 1)) return true;
     int64_t place[kMax];

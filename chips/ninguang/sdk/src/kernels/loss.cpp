@@ -32,7 +32,8 @@ struct Positions {
   // body(input offset, class, per-position offset), -1 as the class where it is ignored or, reported, out of range.
   template <class Body>
   void each(int64_t begin, int64_t end, IndexCheck& check, const Body& body) const {
-    const int64_t in_stride = walk.inner_stride(0), target_stride = walk.inner_stride(1), out_stride = walk.inner_stride(2);
+    const int64_t in_stride = walk.inner_stride(0), target_stride = walk.inner_stride(1);
+    const int64_t out_stride = walk.inner_stride(2);
     walk.run(begin, end, [&](const int64_t* at, int64_t n) {
       for (int64_t i = 0; i < n; ++i) {
         const int64_t index = target[at[1] + i * target_stride];
@@ -65,7 +66,8 @@ ngResult forward(const Args& args) {
   if (reduction == kNone) {
     parallel_for(positions.walk.numel, 4.0, [&](int64_t begin, int64_t end) {
       positions.each(begin, end, check, [&](int64_t in, int64_t target, int64_t to) {
-        const C loss = target < 0 ? C(0) : -static_cast<C>(input[in + target * positions.class_stride]) * weights[target];
+        C loss(0);
+        if (target >= 0) loss = -static_cast<C>(input[in + target * positions.class_stride]) * weights[target];
         out.as<T>()[to] = T(loss);
       });
     });

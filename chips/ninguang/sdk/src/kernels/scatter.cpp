@@ -5,7 +5,6 @@
 // The counterpart that reads through indices is index_gather.cpp.
 #include <complex>
 #include <memory>
-#include <new>
 
 #include "index_walk.h"
 
@@ -26,7 +25,8 @@ struct Scatter {
 
 // ---- what is done with an element ----
 
-template <class T> constexpr bool is_complex = std::is_same_v<T, std::complex<float>> || std::is_same_v<T, std::complex<double>>;
+template <class T> constexpr bool is_complex = false;
+template <class R> constexpr bool is_complex<std::complex<R>> = true;
 
 // Integer arithmetic wraps.
 template <class C> C add(C a, C b) {
@@ -245,8 +245,7 @@ template <class T>
 ngResult reduce_in_float(const Args& args) {
   const Tensor& out = args.out[0];
   const Shape shape(out);
-  std::unique_ptr<float[]> buffer(new (std::nothrow) float[out.numel()]);
-  if (!buffer) return fail(NG_ERROR_OUT_OF_MEMORY, "scatter_reduce: no room for %ld floats", static_cast<long>(out.numel()));
+  const std::unique_ptr<float[]> buffer(new float[out.numel()]);
   int64_t strides[kMaxDims];
   int64_t step = 1;
   for (int d = shape.ndim - 1; d >= 0; --d) strides[d] = step, step *= shape.sizes[d];
@@ -258,11 +257,15 @@ ngResult reduce_in_float(const Args& args) {
   T* const data = out.as<T>();
   const int64_t stride = walk.inner_stride(0);
   parallel_for(walk.numel, 0.5, [&](int64_t begin, int64_t end) {
-    walk.run(begin, end, [&](const int64_t* at, int64_t n) { to_float(data + at[0], stride, buffer.get() + at[1], n); });
+    walk.run(begin, end, [&](const int64_t* at, int64_t n) {
+      to_float(data + at[0], stride, buffer.get() + at[1], n);
+    });
   });
   const ngResult result = reduce_by_mode<float, T>(args, buffer.get(), strides);
   parallel_for(walk.numel, 0.5, [&](int64_t begin, int64_t end) {
-    walk.run(begin, end, [&](const int64_t* at, int64_t n) { from_float(buffer.get() + at[1], data + at[0], stride, n); });
+    walk.run(begin, end, [&](const int64_t* at, int64_t n) {
+      from_float(buffer.get() + at[1], data + at[0], stride, n);
+    });
   });
   return result;
 }

@@ -3,7 +3,6 @@
 // are radix sorted, by all cores if there are few rows.
 #include <cstring>
 #include <memory>
-#include <new>
 #include <type_traits>
 
 #include "index_walk.h"
@@ -58,7 +57,9 @@ struct WideItem {
 
 template <class K> struct ItemOf {
   using type = uint64_t;
-  static uint64_t make(K key, int64_t position) { return static_cast<uint64_t>(key) << 32 | static_cast<uint64_t>(position); }
+  static uint64_t make(K key, int64_t position) {
+    return static_cast<uint64_t>(key) << 32 | static_cast<uint64_t>(position);
+  }
 };
 template <> struct ItemOf<uint64_t> {
   using type = WideItem;
@@ -76,7 +77,9 @@ inline unsigned digit_of(const WideItem& item, int digit) { return static_cast<u
 template <class T>
 void make_items(Item<T>* items, const T* row, int64_t stride, int64_t begin, int64_t end, bool descending) {
   const Key<T> flip = descending ? static_cast<Key<T>>(~Key<T>(0)) : Key<T>(0);
-  const auto item = [&](const T& value, int64_t i) { return ItemOf<Key<T>>::make(static_cast<Key<T>>(key_of(value) ^ flip), i); };
+  const auto item = [flip](const T& value, int64_t i) {
+    return ItemOf<Key<T>>::make(static_cast<Key<T>>(key_of(value) ^ flip), i);
+  };
   if (stride == 1) {
     for (int64_t i = begin; i < end; ++i) items[i - begin] = item(row[i], i);
   } else {
@@ -106,7 +109,8 @@ struct Histogram {
   int64_t of[256];
 };
 
-// One digit's pass from a to b by several cores, a slice of a each; false if all items have the same digit, so that nothing had to move.
+// One digit's pass from a to b by several cores, a slice of a each; false if all items have the same digit: nothing
+// had to move.
 template <class I>
 bool radix_pass(const I* a, I* b, int64_t n, int digit, int team, Histogram* counts) {
   const double cost = 2.0 * static_cast<double>(n) / team;
@@ -219,7 +223,7 @@ struct ItemBuffer {
 
   ItemBuffer(ScratchSlot slot, int64_t n) : data(small) {
     if (n > kKeptBytes / static_cast<int64_t>(sizeof(I))) {
-      huge.reset(new (std::nothrow) I[n]);
+      huge.reset(new I[n]);
       data = huge.get();
     } else if (n > kSmallRow) {
       data = scratch<I>(slot, n);
@@ -237,18 +241,13 @@ void write_row(const Item<T>* items, int64_t begin, int64_t end, const T* row, i
   }
 }
 
-ngResult no_room(int64_t n) {
-  return fail(NG_ERROR_OUT_OF_MEMORY, "sort: no room to order %ld elements", static_cast<long>(n));
-}
-
 // The team works on one row after the other.
 template <class T>
-ngResult sort_long_rows(const Args& args, const Rows& rows, bool descending) {
+void sort_long_rows(const Args& args, const Rows& rows, bool descending) {
   using I = Item<T>;
   const int64_t n = rows.size;
   const int team = static_cast<int>(std::min<int64_t>({cores(), kMaxTeam, std::max<int64_t>(1, n / (kSplitRow / 4))}));
   ItemBuffer<I> first(kScratchRow, n), second(kScratchRow2, n);
-  if (!first.data || !second.data) return no_room(n);
   rows.each(0, rows.walk.numel, [&](int64_t self_at, int64_t value_at, int64_t index_at) {
     const T* row = args.in[0].as<const T>() + self_at;
     parallel_for(n, 2.0, [&](int64_t begin, int64_t end) {
@@ -260,21 +259,15 @@ ngResult sort_long_rows(const Args& args, const Rows& rows, bool descending) {
                    args.out[1].as<int64_t>() + index_at, rows.index_stride);
     });
   });
-  return NG_SUCCESS;
 }
 
 template <class T>
-ngResult sort_rows(const Args& args, const Rows& rows, bool descending) {
+void sort_rows(const Args& args, const Rows& rows, bool descending) {
   using I = Item<T>;
   const int64_t n = rows.size;
   if (n >= kSplitRow && rows.walk.numel < cores()) return sort_long_rows<T>(args, rows, descending);
-  std::atomic<bool> full{false};
   parallel_for(rows.walk.numel, 30.0 * static_cast<double>(n), [&](int64_t begin, int64_t end) {
     ItemBuffer<I> first(kScratchRow, n), second(kScratchRow2, n);
-    if (!first.data || !second.data) {
-      full = true;
-      return;
-    }
     rows.each(begin, end, [&](int64_t self_at, int64_t value_at, int64_t index_at) {
       const T* row = args.in[0].as<const T>() + self_at;
       make_items<T>(first.data, row, rows.self_stride, 0, n, descending);
@@ -283,16 +276,37 @@ ngResult sort_rows(const Args& args, const Rows& rows, bool descending) {
                    args.out[1].as<int64_t>() + index_at, rows.index_stride);
     });
   });
-  return full ? no_room(n) : NG_SUCCESS;
 }
 
-ngResult run_sort(const Args& args) {
+// bool sorts as the bytes it is.
+template <class Tag>
+using Sortable = std::conditional_t<std::is_same_v<typename Tag::type, bool>, uint8_t, typename Tag::type>;
+
+ngResult sort_into(const Args& args) {
   const Rows rows(args, args.i(0));
   if (rows.size > UINT32_MAX) return fail(NG_ERROR_NOT_SUPPORTED, "sort: more than 2^32 elements in a row");
   return for_all_types(args.in[0].type, [&](auto tag) {
-    using T = std::conditional_t<std::is_same_v<typename decltype(tag)::type, bool>, uint8_t, typename decltype(tag)::type>;
-    return sort_rows<T>(args, rows, args.i(1) != 0);
+    sort_rows<Sortable<decltype(tag)>>(args, rows, args.i(1) != 0);
+    return NG_SUCCESS;
   });
+}
+
+ngResult run_sort(const Args& args) {
+  const Tensor& self = args.in[0];
+  if (self.data != args.out[0].data) return sort_into(args);
+  // In place: values are read again by position after the first ones are written, so from a copy.
+  const Shape shape(self);
+  const int64_t bytes = size_of(self.type), numel = self.numel();
+  int64_t strides[kMaxDims];
+  int64_t step = 1;
+  for (int d = shape.ndim - 1; d >= 0; --d) strides[d] = step, step *= shape.sizes[d];
+  Tensor copy = self;
+  copy.data = scratch<Bytes16>(kScratchOperand, (numel * bytes + 15) / 16);
+  copy.strides = strides;
+  copy_strided(bytes, shape.ndim, shape.sizes, copy.data, strides, self.data, shape.strides);
+  Args in_copy = args;
+  in_copy.in = &copy;
+  return sort_into(in_copy);
 }
 
 // ---- topk ----
@@ -317,8 +331,8 @@ bool make_keys(const T* values, int64_t stride, int64_t n, Key<T> flip, Key<T> l
 // Keeps the k smallest items of row[begin, end): a buffer of 2k or more is filled with what beats the worst of the
 // best k so far and cut back to k when full. Returns how many there are, k or fewer.
 template <class T>
-int64_t select_smallest(Item<T>* best, int64_t room, const T* row, int64_t stride, int64_t begin, int64_t end, int64_t k,
-                        bool largest) {
+int64_t select_smallest(Item<T>* best, int64_t room, const T* row, int64_t stride, int64_t begin, int64_t end,
+                        int64_t k, bool largest) {
   const Key<T> flip = largest ? static_cast<Key<T>>(~Key<T>(0)) : Key<T>(0);
   int64_t count = 0, i = begin;
   for (; i < end && count < room; ++i) {
@@ -350,11 +364,10 @@ int64_t select_smallest(Item<T>* best, int64_t room, const T* row, int64_t strid
 
 // Slices of one row are searched by several cores, then the best of the best.
 template <class T>
-ngResult topk_long_row(const Args& args, const Rows& rows, int64_t k, int64_t room, bool largest) {
+void topk_long_row(const Args& args, const Rows& rows, int64_t k, int64_t room, bool largest) {
   using I = Item<T>;
   const int64_t n = rows.size, slices = std::min<int64_t>(cores(), kMaxTeam);
   ItemBuffer<I> buffer(kScratchRow, room * slices);
-  if (!buffer.data) return no_room(k);
   rows.each(0, rows.walk.numel, [&](int64_t self_at, int64_t value_at, int64_t index_at) {
     const T* row = args.in[0].as<const T>() + self_at;
     int64_t counts[kMaxTeam] = {};
@@ -373,21 +386,15 @@ ngResult topk_long_row(const Args& args, const Rows& rows, int64_t k, int64_t ro
     write_row<T>(buffer.data, 0, k, row, rows.self_stride, args.out[0].as<T>() + value_at, rows.value_stride,
                  args.out[1].as<int64_t>() + index_at, rows.index_stride);
   });
-  return NG_SUCCESS;
 }
 
 template <class T>
-ngResult topk_rows(const Args& args, const Rows& rows, int64_t k, bool largest) {
+void topk_rows(const Args& args, const Rows& rows, int64_t k, bool largest) {
   using I = Item<T>;
   const int64_t n = rows.size, room = std::min(n, std::max<int64_t>(2 * k, kSmallRow));
   if (n >= kSplitRow && rows.walk.numel < cores() && k <= n / 16) return topk_long_row<T>(args, rows, k, room, largest);
-  std::atomic<bool> full{false};
   parallel_for(rows.walk.numel, 3.0 * static_cast<double>(n), [&](int64_t begin, int64_t end) {
     ItemBuffer<I> buffer(kScratchRow, room);
-    if (!buffer.data) {
-      full = true;
-      return;
-    }
     rows.each(begin, end, [&](int64_t self_at, int64_t value_at, int64_t index_at) {
       const T* row = args.in[0].as<const T>() + self_at;
       const int64_t found = select_smallest<T>(buffer.data, room, row, rows.self_stride, 0, n, k, largest);
@@ -396,18 +403,17 @@ ngResult topk_rows(const Args& args, const Rows& rows, int64_t k, bool largest) 
                    args.out[1].as<int64_t>() + index_at, rows.index_stride);
     });
   });
-  return full ? no_room(k) : NG_SUCCESS;
 }
 
 ngResult run_topk(const Args& args) {
   const Rows rows(args, args.i(1));
   const int64_t k = args.i(0);
   if (k <= 0) return NG_SUCCESS;
-  if (k > rows.size) return fail(NG_ERROR_INVALID_VALUE, "topk: k %ld of %ld", static_cast<long>(k), static_cast<long>(rows.size));
+  if (k > rows.size) return fail(NG_ERROR_INVALID_VALUE, "topk: k is %ld", static_cast<long>(k));
   if (rows.size > UINT32_MAX) return fail(NG_ERROR_NOT_SUPPORTED, "topk: more than 2^32 elements in a row");
   return for_all_types(args.in[0].type, [&](auto tag) {
-    using T = std::conditional_t<std::is_same_v<typename decltype(tag)::type, bool>, uint8_t, typename decltype(tag)::type>;
-    return topk_rows<T>(args, rows, k, args.i(2) != 0);
+    topk_rows<Sortable<decltype(tag)>>(args, rows, k, args.i(2) != 0);
+    return NG_SUCCESS;
   });
 }
 
