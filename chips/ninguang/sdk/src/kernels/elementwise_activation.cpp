@@ -65,10 +65,10 @@ NG_OP2(sigmoid_backward, Floats, 0.15, x * (T(1) - y) * y);
 NG_OP2(tanh_backward, Floats, 0.15, x * (T(1) - y * y));
 NG_OP2(threshold_backward, Reals, 0.1, y <= p.a ? T(0) : x);
 NG_OP2(leaky_relu_backward, Floats, 0.1, y > T(0) ? x : x * p.a);
-NG_OP2(hardtanh_backward, Floats, 0.1, (y <= p.a) | (y >= p.b) ? T(0) : x);
+NG_OP2(hardtanh_backward, Floats, 0.1, (y > p.a) & (y < p.b) ? x : T(0));
 NG_OP2(hardsigmoid_backward, Floats, 0.1, (y > T(-3)) & (y < T(3)) ? x / T(6) : T(0));
-NG_OP2(hardswish_backward, Floats, 0.1, y <= T(-3) ? T(0) : (y < T(3) ? x * (y / T(3) + T(0.5)) : x));
-NG_OP2(hardshrink_backward, Floats, 0.1, (y >= -p.a) & (y <= p.a) ? T(0) : x);
+NG_OP2(hardswish_backward, Floats, 0.1, y <= T(-3) ? T(0) : (y >= T(3) ? x : x * (y / T(3) + T(0.5))));
+NG_OP2(hardshrink_backward, Floats, 0.1, (y < -p.a) | (y > p.a) ? x : T(0));
 
 template <class T> T silu_gradient(T grad, T x) {
   const T s = sigmoid(x);
@@ -98,7 +98,7 @@ NG_OP2(softplus_backward, Floats, 0.5, softplus_gradient(p, x, y));
 template <class T> T elu_gradient(const Attrs<T>& p, T grad, T y) {
   const T negative = p.a * p.b;
   const T slope = p.d != T(0) ? p.c * (y + negative) : p.c * negative * exp(y * p.c);
-  return grad * (y <= T(0) ? slope : p.b);
+  return grad * (y > T(0) ? p.b : slope);
 }
 NG_OP2(elu_backward, Floats, 0.5, elu_gradient(p, x, y));
 
@@ -106,8 +106,7 @@ template <class T> T logit_gradient(const Attrs<T>& p, T grad, T x) {
   const bool bounded = p.has_a & (p.a >= T(0));
   const T low = bounded ? p.a : T(0), high = bounded ? T(1) - p.a : T(1);
   const T outside = bounded ? T(0) : math::nan<T>;
-  const T inside = (x == T(0)) | (x == T(1)) ? grad * math::infinity<T> : grad / (x * (T(1) - x));
-  return (x < low) | (x > high) ? outside : inside;
+  return (x >= low) & (x <= high) ? grad / (x * (T(1) - x)) : outside;
 }
 NG_OP2(logit_backward, Floats, 0.3, logit_gradient(p, x, y));
 

@@ -114,8 +114,9 @@ void float_loop(void* const* operands, int64_t, int64_t n, const Params&) {
   }
 }
 
-struct FloatDivTrunc {
-  template <class T> static T apply(const Attrs<T>&, T x, T y) { return std::trunc(x / y); }
+// The quotient of 16-bit floats is rounded to their type before it is truncated, as PyTorch does.
+template <class S> struct FloatDivTrunc {
+  template <class T> static T apply(const Attrs<T>&, T x, T y) { return std::trunc(static_cast<T>(S(x / y))); }
 };
 
 template <class Op, class... T> constexpr Loops checked(Types<T...>) {
@@ -129,8 +130,14 @@ constexpr Loops with_floats(Loops loops, Loop of_float, Loop of_double) {
   return loops;
 }
 
-constexpr Loops kDivTrunc = with_floats(checked<DivTrunc>(Ints{}), loop_of<FloatDivTrunc, float, float, float>,
-                                        loop_of<FloatDivTrunc, double, double, double>);
+constexpr Loops div_trunc_loops() {
+  Loops all = with_floats(checked<DivTrunc>(Ints{}), loop_of<FloatDivTrunc<float>, float, float, float>,
+                          loop_of<FloatDivTrunc<double>, double, double, double>);
+  all[NG_FLOAT16] = loop_of<FloatDivTrunc<Half>, float, float, float>;
+  all[NG_BFLOAT16] = loop_of<FloatDivTrunc<BFloat16>, float, float, float>;
+  return all;
+}
+constexpr Loops kDivTrunc = div_trunc_loops();
 constexpr Loops kDivFloor =
     with_floats(checked<DivFloor>(Ints{}), float_loop<FloatDivFloor, float>, float_loop<FloatDivFloor, double>);
 constexpr Loops kRemainder =
@@ -162,8 +169,10 @@ template <class T> T common_divisor(T x, T y) {
   return absolute(y);
 }
 template <class T> T common_multiple(T x, T y) {
+  using Wide = decltype(x + y);  // narrow types wrap only at the end
   const T divisor = common_divisor(x, y);
-  return divisor == 0 ? T(0) : absolute(math::mul(quotient(x, divisor), y));
+  const Wide multiple = math::mul<Wide>(quotient(x, divisor), y);
+  return divisor == 0 ? T(0) : static_cast<T>(absolute(multiple));
 }
 NG_OP2(gcd, Ints, 20, common_divisor(x, y));
 NG_OP2(lcm, Ints, 20, common_multiple(x, y));

@@ -112,6 +112,28 @@ NG_OP1(sinc, Floats, 0.7, sinc_value(x));
 NG_OP1(erf, Floats, 0.5, math::erf(x));
 NG_OP1(erfc, Floats, 0.7, math::erfc(x));
 
+// ---- signs and neighbours ----
+
+NG_OP2(copysign, Floats, 0.1, std::copysign(x, y));
+
+template <class S> struct NextAfter {
+  template <class T> static T apply(const Attrs<T>&, T x, T y) {
+    if constexpr (is_half<S>) return next_after(S(x), S(y));
+    else return std::nextafter(x, y);
+  }
+};
+ngResult nextafter(const Args& args) {
+  static constexpr auto table = [] {
+    Loops all = loops<NextAfter<float>, 2>(Floats{});
+    all[NG_FLOAT16] = loop_of<NextAfter<Half>, float, float, float>;
+    all[NG_BFLOAT16] = loop_of<NextAfter<BFloat16>, float, float, float>;
+    return all;
+  }();
+  Params params;
+  return elementwise(args, table, args.in[0].type, 3.0, params);
+}
+NG_KERNEL("nextafter", kFloatTypes, nextafter);
+
 // ---- powers ----
 
 template <class T> T power(T x, T y) {
@@ -145,6 +167,9 @@ ngResult pow_scalar(const Args& args) {
   Params params(args);
   const ngDataType type = args.in[0].type;
   const bool floating = root[type] != nullptr;
+  // PyTorch rounds the exponent to the tensor's type.
+  if (type == NG_FLOAT16) params.f[0] = Half(static_cast<float>(params.f[0]));
+  if (type == NG_BFLOAT16) params.f[0] = BFloat16(static_cast<float>(params.f[0]));
   const double exponent = params.f[0];
   const auto run = [&](const Loops& table, double cost) { return elementwise(args, table, type, cost, params); };
   if (exponent == 2) return run(square, 0.1);

@@ -101,6 +101,17 @@ constexpr int64_t size_of(ngDataType type) {
   return sizes[type];
 }
 
+// The neighbour of x in the direction of `towards`, as std::nextafter.
+template <class S> S next_after(S x, S towards) {
+  const float from = x, to = towards;
+  if (from != from) return x;
+  if (to != to || from == to) return towards;
+  S result;
+  if (from == 0) result.bits = static_cast<uint16_t>(to < 0 ? 0x8001u : 1u);
+  else result.bits = static_cast<uint16_t>(x.bits + ((to > from) == (from > 0) ? 1 : -1));
+  return result;
+}
+
 // ---- bulk conversion: n dense elements ----
 // The maskz forms avoid a false warning of gcc 12 about an uninitialised value in the unmasked ones.
 

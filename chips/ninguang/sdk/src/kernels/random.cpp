@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "../parallel.h"
-#include "copy.h"
 #include "elementwise.h"
 #include "philox.h"
 #include "scalar_math.h"
@@ -41,30 +40,23 @@ template <template <class> class Distribution> constexpr Loops float_loops() {
   return all;
 }
 
-// The neighbour of `value` in a type, in the direction of `towards`.
-double neighbour(ngDataType type, double value, double towards) {
-  if (type == NG_FLOAT64) return std::nextafter(value, towards);
-  if (type == NG_FLOAT32) return std::nextafter(static_cast<float>(value), static_cast<float>(towards));
-  uint16_t bits;
-  const float wide = static_cast<float>(value), to = static_cast<float>(towards);
-  narrow(type, &wide, &bits, 1);
-  float here;
-  widen(type, &bits, &here, 1);
-  if (here == to) return here;
-  if (here == 0) bits = static_cast<uint16_t>((to < 0 ? 0x8000 : 0) | 1);
-  else bits = static_cast<uint16_t>(bits + ((to > here) == (here > 0) ? 1 : -1));
-  widen(type, &bits, &here, 1);
-  return here;
-}
-
+// `value` in a type, and its neighbour there in the direction of `towards`.
 double round_to_type(ngDataType type, double value) {
-  if (type == NG_FLOAT64) return value;
-  float wide = static_cast<float>(value);
-  if (type == NG_FLOAT32) return wide;
-  uint16_t bits;
-  narrow(type, &wide, &bits, 1);
-  widen(type, &bits, &wide, 1);
-  return wide;
+  switch (type) {
+    case NG_FLOAT16: return Half(static_cast<float>(value));
+    case NG_BFLOAT16: return BFloat16(static_cast<float>(value));
+    case NG_FLOAT32: return static_cast<float>(value);
+    default: return value;
+  }
+}
+double neighbour(ngDataType type, double value, double towards) {
+  const float narrow = static_cast<float>(value), to = static_cast<float>(towards);
+  switch (type) {
+    case NG_FLOAT16: return next_after(Half(narrow), Half(to));
+    case NG_BFLOAT16: return next_after(BFloat16(narrow), BFloat16(to));
+    case NG_FLOAT32: return std::nextafter(narrow, to);
+    default: return std::nextafter(value, towards);
+  }
 }
 
 // ---- uniform: attributes from, to. imaginary[0] is the last number before `to`. ----
