@@ -168,7 +168,9 @@ def test_index_out_of_range(chip):
     for bad in (4, -5):
         view, expanded, attrs = advanced(x, [torch.tensor([0, bad, 1])])
         fails_out_of_range(
-            lambda view=view, expanded=expanded, attrs=attrs: chip.run("index", [view, *expanded], torch.empty(3, 5), attrs),
+            lambda view=view, expanded=expanded, attrs=attrs: chip.run(
+                "index", [view, *expanded], torch.empty(3, 5), attrs
+            ),
             f"index {bad} is out of bounds for dimension 0 with size 4",
         )
 
@@ -183,7 +185,9 @@ def distinct_index(shape, dim, extent):
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("shape,dim", [((7,), 0), ((5, 6), 0), ((5, 6), 1), ((3, 4, 5), 1), ((90, 200), 0), ((90, 200), 1)])
+@pytest.mark.parametrize(
+    "shape,dim", [((7,), 0), ((5, 6), 0), ((5, 6), 1), ((3, 4, 5), 1), ((90, 200), 0), ((90, 200), 1)]
+)
 def test_scatter(chip, dtype, shape, dim):
     target, values = make([s + 3 for s in shape], dtype), make(shape, dtype)
     index = distinct_index(shape, dim, shape[dim] + 3)
@@ -214,7 +218,9 @@ MODES = ["sum", "prod", "amax", "amin"]
 
 @pytest.mark.parametrize("mode", range(4))
 @pytest.mark.parametrize("dtype", REALS)
-@pytest.mark.parametrize("shape,dim", [((40,), 0), ((15, 6), 0), ((5, 16), 1), ((3, 9, 5), 1), ((400, 90), 0), ((70_000,), 0)])
+@pytest.mark.parametrize(
+    "shape,dim", [((40,), 0), ((15, 6), 0), ((5, 16), 1), ((3, 9, 5), 1), ((400, 90), 0), ((70_000,), 0)]
+)
 def test_scatter_reduce(chip, dtype, mode, shape, dim):
     extent = 4 if shape[0] < 1000 else 3000
     values = make(shape, dtype, -2, 3)
@@ -251,7 +257,8 @@ def test_scatter_out_of_range_writes_nothing_outside(chip):
     out = room[10:20]
     index = torch.tensor([0, 10, -1, 15, 3])
     fails_out_of_range(
-        lambda: chip.run("scatter", [index, torch.ones(5)], out, [0], dtype=torch.float32), "for dimension 0 with size 10"
+        lambda: chip.run("scatter", [index, torch.ones(5)], out, [0], dtype=torch.float32),
+        "for dimension 0 with size 10",
     )
     for name, attrs in (("scatter_reduce", [0, 0]), ("index_add", [0, 1]), ("index_copy", [0])):
         fails_out_of_range(
@@ -297,7 +304,9 @@ def test_index_put(chip, dtype, accumulate, shape, index_shapes):
     target = make(shape, dtype)
     indices = [torch.randint(-shape[k], shape[k], s) for k, s in enumerate(index_shapes)]
     if not accumulate:  # each place once, or the result is not defined
-        places = torch.stack([i.expand(torch.broadcast_shapes(*map(tuple, index_shapes))) % shape[k] for k, i in enumerate(indices)])
+        places = torch.stack(
+            [i.expand(torch.broadcast_shapes(*map(tuple, index_shapes))) % shape[k] for k, i in enumerate(indices)]
+        )
         flat = functools.reduce(lambda a, k: a * shape[k] + places[k], range(1, len(indices)), places[0])
         if flat.unique().numel() != flat.numel():
             values = make((), dtype).expand_as(target[tuple(indices)])
@@ -451,14 +460,18 @@ def test_bincount(chip, dtype):
             out = torch.full((110,), -3, dtype=weight_type)
             chip.run("bincount", [x, weights], out, dtype=dtype)
             same(out, torch.bincount(x, weights, minlength=110))
-    fails_out_of_range(lambda: chip.run("bincount", [x, None], torch.empty(50, dtype=torch.int64), dtype=dtype), "size 50")
+    fails_out_of_range(
+        lambda: chip.run("bincount", [x, None], torch.empty(50, dtype=torch.int64), dtype=dtype), "size 50"
+    )
 
 
 # ---------------------------------------------------------------- embedding_backward
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("rows,shape,width", [(10, (40,), 5), (300, (20, 30), 64), (5, (3, 2, 2), 33), (4, (5000,), 16)])
+@pytest.mark.parametrize(
+    "rows,shape,width", [(10, (40,), 5), (300, (20, 30), 64), (5, (3, 2, 2), 33), (4, (5000,), 16)]
+)
 def test_embedding_backward(chip, dtype, rows, shape, width):
     index = torch.randint(0, rows, shape)
     grad = make((*shape, width), torch.float32, -2, 3)
@@ -497,7 +510,16 @@ def sortable(shape, dtype, kind):
     return x
 
 
-SORT_SHAPES = [((1,), 0), ((13,), 0), ((5, 40), 0), ((5, 300), 1), ((3, 900, 4), 1), ((2000,), 0), ((150_000,), 0), ((), 0)]
+SORT_SHAPES = [
+    ((1,), 0),
+    ((13,), 0),
+    ((5, 40), 0),
+    ((5, 300), 1),
+    ((3, 900, 4), 1),
+    ((2000,), 0),
+    ((150_000,), 0),
+    ((), 0),
+]
 
 
 @pytest.mark.parametrize("dtype", [*REALS, torch.bool])
@@ -531,7 +553,9 @@ def test_sort_in_place(chip):
 
 
 @pytest.mark.parametrize("dtype", [*REALS, torch.bool])
-@pytest.mark.parametrize("shape,dim,k", [((20,), 0, 3), ((5, 200), 1, 10), ((90, 6), 0, 90), ((9, 5000), 1, 60), ((200_000,), 0, 50)])
+@pytest.mark.parametrize(
+    "shape,dim,k", [((20,), 0, 3), ((5, 200), 1, 10), ((90, 6), 0, 90), ((9, 5000), 1, 60), ((200_000,), 0, 50)]
+)
 def test_topk(chip, dtype, shape, dim, k):
     for kind in ("spread", "repeated"):
         source = sortable(shape, dtype, kind)
@@ -622,7 +646,18 @@ def test_adam(chip, dtype, decoupled, decay, maximize):
     fused = torch.ops.aten._fused_adamw_ if decoupled else torch.ops.aten._fused_adam_
     expected = [[t.double().clone() for t in group] for group in (params, grads, means, squares)]
     steps = [torch.tensor(5.0) for _ in SIZES]
-    fused(*expected, [], steps, lr=0.01, beta1=0.9, beta2=0.99, weight_decay=decay, eps=1e-6, amsgrad=False, maximize=maximize)
+    fused(
+        *expected,
+        [],
+        steps,
+        lr=0.01,
+        beta1=0.9,
+        beta2=0.99,
+        weight_decay=decay,
+        eps=1e-6,
+        amsgrad=False,
+        maximize=maximize,
+    )
     chip.run(
         "adam", grads, [*params, *means, *squares], [0.01, 0.9, 0.99, 1e-6, decay, decoupled, 5, maximize], dtype=dtype
     )
@@ -646,7 +681,9 @@ def test_adam_float_moments(chip, dtype):
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("momentum,nesterov,first", [(0.0, False, False), (0.9, False, True), (0.9, True, False), (0.9, False, False)])
+@pytest.mark.parametrize(
+    "momentum,nesterov,first", [(0.0, False, False), (0.9, False, True), (0.9, True, False), (0.9, False, False)]
+)
 @pytest.mark.parametrize("decay,maximize", [(0.0, False), (0.1, True)])
 def test_sgd(chip, dtype, momentum, nesterov, first, decay, maximize):
     grads, params, buffers = tensors(dtype), tensors(dtype), tensors(dtype)
