@@ -9,7 +9,7 @@ from torch_fl.profile import adapters, registry
 from torch_fl.profile.visible import visible
 
 # The fields of struct AdapterSpec in csrc/core/device.h.
-FIELDS = {"path", "device_name", "profile_path", "max_devices", "only_listed", "native", "not_native", "dtypes",
+FIELDS = {"path", "device_name", "profile_path", "max_devices", "only_listed", "native", "not_native", "dtypes", "pins",
           "memory_limit_bytes", "memory_fraction", "prealloc_bytes", "min_block_bytes", "alignment", "max_split_bytes",
           "garbage_collection_threshold"}
 
@@ -62,6 +62,7 @@ def test_spec_of_a_profile(bundled, profile_file):
         native_ops=[{"op": "add", "fp16": False}, {"op": "mul"}, {"op": "gelu", "compute": "decompose"}]))
     (spec,) = adapters.discover()
     assert spec["only_listed"] and spec["native"] == {"add": ["int64", "float32"], "mul": [], "copy": [], "fill": []}
+    assert spec["pins"] == {"aten::gelu": "decompose", "aten::gelu_": "decompose"}
     assert spec["not_native"] == ["gelu"] and spec["dtypes"] == ["int64", "float16", "float32"]
     assert spec["prealloc_bytes"] == 2 << 20 and spec["memory_limit_bytes"] == 100 << 20
     assert spec["min_block_bytes"] == 1024 and spec["alignment"] == 128

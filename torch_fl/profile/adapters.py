@@ -22,7 +22,7 @@ from torch_fl.profile import config as configuration
 from torch_fl.profile import registry
 from torch_fl.profile.chip_profile import ChipProfile
 from torch_fl.profile.loader import load
-from torch_fl.profile.op_plan import plan
+from torch_fl.profile.op_plan import aten_pins, plan
 from torch_fl.profile.validation import suggestion
 from torch_fl.profile.visible import visible
 
@@ -330,6 +330,7 @@ def spec(chip: Chip, config: configuration.Config | None = None,
         only_listed=ops.only_listed,
         native=ops.native,
         not_native=sorted(ops.pinned),
+        pins=aten_pins(ops),
         dtypes=list(profile.effective_dtypes()) if restricted else [],
         memory_limit_bytes=(pool.total_mb or 0) << 20,
         prealloc_bytes=pool.prealloc_mb << 20,
