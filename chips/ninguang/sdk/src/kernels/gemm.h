@@ -158,13 +158,13 @@ template <class T, class S> auto make_pack_b(MatrixView<S> b) {
     if (columns < kColumns) std::memset(dst, 0, depth * kColumns * sizeof(T));
     if (b.column_stride == 1) {
       for (int64_t i = 0; i < depth; ++i, src += b.row_stride, dst += kColumns) {
-        if constexpr (std::is_same_v<T, S>) {
+        if constexpr (std::is_same_v<T, std::remove_const_t<S>>) {
           if (columns == kColumns) {
             store(dst, load(src));
             store(dst + kLanes<T>, load(src + kLanes<T>));
             continue;
           }
-        } else if constexpr (is_half<S>) {
+        } else if constexpr (is_half<std::remove_const_t<S>>) {
           to_float(src, dst, columns);
           continue;
         }

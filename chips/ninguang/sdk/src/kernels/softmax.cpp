@@ -21,6 +21,10 @@ struct Rows {
   int operands = 0;
 
   void offsets(int64_t row, int64_t* out) const {
+    if (ndim == 1) {
+      for (int k = 0; k < operands; ++k) out[k] = row * strides[k][0];
+      return;
+    }
     for (int k = 0; k < operands; ++k) out[k] = 0;
     for (int d = ndim - 1; d >= 0; --d) {
       const int64_t at = row % sizes[d];
@@ -66,18 +70,18 @@ Rows make_rows(const Tensor* const* tensors, int operands, int64_t dim) {
 template <class S> Compute<S> row_max(const S* x, int64_t n) {
   using T = Compute<S>;
   constexpr int kLane = kLanes<T>;
-  Vector<T> best[4];
-  for (auto& b : best) b = broadcast(-std::numeric_limits<T>::infinity());
+  RunningMax<T> best[2];
   int64_t i = 0;
-  for (; i + 4 * kLane <= n; i += 4 * kLane) {
-#pragma GCC unroll 4
-    for (int u = 0; u < 4; ++u) best[u] = max_nan<T>(best[u], load_as(x + i + u * kLane));
+  for (; i + 2 * kLane <= n; i += 2 * kLane) {
+    best[0].add(load_as(x + i));
+    best[1].add(load_as(x + i + kLane));
   }
   for (; i < n; i += kLane) {
     const int64_t count = std::min<int64_t>(kLane, n - i);
-    best[0] = max_nan<T>(best[0], fill_rest<T>(load_some(x + i, count), count, best[0][0]));
+    best[0].add(fill_rest<T>(load_some(x + i, count), count, -std::numeric_limits<T>::infinity()));
   }
-  return horizontal_max<T>(max_nan<T>(max_nan<T>(best[0], best[1]), max_nan<T>(best[2], best[3])));
+  best[0].add(best[1]);
+  return best[0].value();
 }
 
 // out: computing type, n rounded up to whole vectors, the rest is zeros. Returns the sum.
@@ -144,8 +148,10 @@ template <class S, bool kLog> void softmax_backward_row(const S* grad, const S* 
 template <class S, class D, bool kLog>
 void softmax_columns(const S* x, int64_t x_step, int64_t n, int64_t count, D* out, int64_t out_step) {
   using T = Compute<S>;
-  Vector<T> max = broadcast(-std::numeric_limits<T>::infinity()), sum{};
-  for (int64_t i = 0; i < n; ++i) max = max_nan<T>(max, load_some(x + i * x_step, count));
+  RunningMax<T> best;
+  for (int64_t i = 0; i < n; ++i) best.add(load_some(x + i * x_step, count));
+  const Vector<T> max = best.values();
+  Vector<T> sum{};
   for (int64_t i = 0; i < n; ++i) sum += exp(load_some(x + i * x_step, count) - max);
   Vector<T> factor{};
   for (int64_t i = 0; i < count; ++i) factor[i] = kLog ? std::log(sum[i]) : T(1) / sum[i];

@@ -10,6 +10,10 @@
 #include "gemm_kernel.h"
 #include "half.h"
 
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
+
 namespace ng {
 
 // ---- load and store ----
@@ -34,19 +38,54 @@ template <class S> inline Vector<Compute<S>> load_as(const S* p) {
   }
 }
 
+#if defined(__AVX512F__)
+namespace detail {
+// Sixteen floats as half-precision bits, rounded to even; NaN stays NaN.
+template <class S> inline __m256i narrow(__m512 v) {
+  if constexpr (std::is_same_v<S, Half>) {
+    return _mm512_maskz_cvtps_ph(0xffff, v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  } else {
+    const __m512i bits = _mm512_castps_si512(v);
+    const __m512i odd = _mm512_and_si512(_mm512_maskz_srli_epi32(0xffff, bits, 16), _mm512_set1_epi32(1));
+    const __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+    const __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
+    const __m512i top = _mm512_maskz_srli_epi32(0xffff, rounded, 16);
+    return _mm512_maskz_cvtepi32_epi16(0xffff, _mm512_mask_mov_epi32(top, nan, _mm512_set1_epi32(0x7fc0)));
+  }
+}
+}  // namespace detail
+#endif
+
 template <class S> inline void store_as(S* p, Vector<Compute<S>> v) {
   if constexpr (std::is_same_v<S, Compute<S>>) {
     store(p, v);
   } else {
+#if defined(__AVX512F__)
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), detail::narrow<S>((__m512)v));
+#else
     alignas(64) float wide[kLanes<float>];
     store(wide, v);
     from_float(wide, p, kLanes<float>);
+#endif
   }
 }
+
+#if defined(__AVX512F__)
+inline uint32_t lane_mask(int64_t count) { return (1u << count) - 1u; }
+#endif
 
 template <class S> inline Vector<Compute<S>> load_some(const S* p, int64_t count) {
   using T = Compute<S>;
   if (count >= kLanes<T>) return load_as(p);
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__)
+  if constexpr (std::is_same_v<S, float>) {
+    return (Vector<T>)_mm512_maskz_loadu_ps(static_cast<__mmask16>(lane_mask(count)), p);
+  } else if constexpr (is_half<S>) {
+    alignas(32) S part[kLanes<T>];
+    _mm256_store_si256(reinterpret_cast<__m256i*>(part), _mm256_maskz_loadu_epi16(static_cast<__mmask16>(lane_mask(count)), p));
+    return load_as(part);
+  }
+#endif
   alignas(64) S part[kLanes<T>];
   std::memset(static_cast<void*>(part), 0, sizeof part);
   for (int64_t i = 0; i < count; ++i) part[i] = p[i];
@@ -56,22 +95,17 @@ template <class S> inline Vector<Compute<S>> load_some(const S* p, int64_t count
 template <class S> inline void store_some(S* p, Vector<Compute<S>> v, int64_t count) {
   using T = Compute<S>;
   if (count >= kLanes<T>) return store_as(p, v);
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__)
+  if constexpr (std::is_same_v<S, float>) {
+    return _mm512_mask_storeu_ps(p, static_cast<__mmask16>(lane_mask(count)), (__m512)v);
+  } else if constexpr (is_half<S>) {
+    return _mm256_mask_storeu_epi16(p, static_cast<__mmask16>(lane_mask(count)), detail::narrow<S>((__m512)v));
+  }
+#endif
   alignas(64) S part[kLanes<T>];
   store_as(part, v);
   for (int64_t i = 0; i < count; ++i) p[i] = part[i];
 }
-
-#if defined(__AVX512F__)
-inline __mmask16 lane_mask(int64_t count) { return static_cast<__mmask16>((1u << count) - 1u); }
-template <> inline Vector<float> load_some<float>(const float* p, int64_t count) {
-  if (count >= 16) return load(p);
-  return (Vector<float>)_mm512_maskz_loadu_ps(lane_mask(count), p);
-}
-template <> inline void store_some<float>(float* p, Vector<float> v, int64_t count) {
-  if (count >= 16) return store(p, v);
-  _mm512_mask_storeu_ps(p, lane_mask(count), (__m512)v);
-}
-#endif
 
 template <class T> struct LaneNumbers {
   using Int = std::conditional_t<sizeof(T) == 4, int32_t, int64_t>;
@@ -85,28 +119,83 @@ template <class T> struct LaneNumbers {
 
 // Lanes from `count` on are replaced.
 template <class T> inline Vector<T> fill_rest(Vector<T> v, int64_t count, T value) {
+#if defined(__AVX512F__)
+  if constexpr (std::is_same_v<T, float>) {
+    const __mmask16 mask = static_cast<__mmask16>(count >= 16 ? 0xffff : lane_mask(count));
+    return (Vector<T>)_mm512_mask_mov_ps((__m512)broadcast(value), mask, (__m512)v);
+  }
+#endif
   const auto limit = typename LaneNumbers<T>::type{} + static_cast<typename LaneNumbers<T>::Int>(count);
   return LaneNumbers<T>::get() < limit ? v : broadcast(value);
 }
 
 // ---- across lanes ----
 
-template <class T> inline T horizontal_sum(Vector<T> v) {
+// Folds the lanes into lane 0 with op, half onto half.
+template <class T, class Op> inline T fold_lanes(Vector<T> v, const Op& op) {
   T parts[kLanes<T>];
+#if defined(__AVX512F__)
+  if constexpr (std::is_same_v<T, float>) {
+    const auto eight = op(__builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7),
+                          __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15));
+    auto four = op(__builtin_shufflevector(eight, eight, 0, 1, 2, 3), __builtin_shufflevector(eight, eight, 4, 5, 6, 7));
+    four = op(four, __builtin_shufflevector(four, four, 2, 3, 0, 1));
+    four = op(four, __builtin_shufflevector(four, four, 1, 0, 3, 2));
+    return four[0];
+  }
+#endif
   store(parts, v);
   for (int width = kLanes<T> / 2; width > 0; width /= 2) {
-    for (int i = 0; i < width; ++i) parts[i] += parts[i + width];
+    for (int i = 0; i < width; ++i) parts[i] = op(parts[i], parts[i + width]);
   }
   return parts[0];
 }
 
-// NaN in any lane gives NaN.
-template <class T> inline Vector<T> max_nan(Vector<T> a, Vector<T> b) { return (a > b) | (a != a) ? a : b; }
-template <class T> inline T horizontal_max(Vector<T> v) {
-  T result = v[0];
-  for (int i = 1; i < kLanes<T>; ++i) result = (result > v[i] || result != result) ? result : v[i];
-  return result;
+template <class T> inline T horizontal_sum(Vector<T> v) {
+  return fold_lanes<T>(v, [](const auto& a, const auto& b) { return a + b; });
 }
+
+// The largest value seen; NaN if one was seen.
+template <class T> class RunningMax {
+ public:
+  void add(Vector<T> v) {
+#if defined(__AVX512F__)
+    if constexpr (std::is_same_v<T, float>) {
+      nan_ |= _mm512_cmp_ps_mask((__m512)v, (__m512)v, _CMP_UNORD_Q);
+      best_ = (Vector<T>)_mm512_maskz_max_ps(0xffff, (__m512)v, (__m512)best_);
+      return;
+    }
+#endif
+    best_ = (best_ > v) | (best_ != best_) ? best_ : v;
+  }
+  void add(const RunningMax& other) {
+    nan_ |= other.nan_;
+    add(other.best_);
+  }
+  // Lane by lane.
+  Vector<T> values() const {
+#if defined(__AVX512F__)
+    if constexpr (std::is_same_v<T, float>) {
+      return (Vector<T>)_mm512_mask_mov_ps((__m512)best_, nan_, _mm512_set1_ps(std::numeric_limits<float>::quiet_NaN()));
+    }
+#endif
+    return best_;
+  }
+  T value() const {
+#if defined(__AVX512F__)
+    if constexpr (std::is_same_v<T, float>) {
+      return nan_ ? std::numeric_limits<float>::quiet_NaN() : fold_lanes<T>(best_, [](const auto& a, const auto& b) { return a > b ? a : b; });
+    }
+#endif
+    T result = best_[0];
+    for (int i = 1; i < kLanes<T>; ++i) result = (result > best_[i] || result != result) ? result : best_[i];
+    return result;
+  }
+
+ private:
+  Vector<T> best_ = broadcast(-std::numeric_limits<T>::infinity());
+  uint16_t nan_ = 0;
+};
 
 // ---- exp ----
 
@@ -117,28 +206,37 @@ inline Vector<double> exp(Vector<double> x) {
 
 // Within 1.5 ulp; 0 and inf beyond the range of float; NaN stays NaN.
 inline Vector<float> exp(Vector<float> x) {
+  const auto polynomial = [](Vector<float> r) {
+    Vector<float> p = broadcast(1.9875691500e-4f);
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    return p * (r * r) + r + 1.0f;
+  };
+  const auto reduce = [](Vector<float> v, Vector<float> n) { return (v - n * 0.693359375f) - n * -2.12194440e-4f; };
+#if defined(__AVX512F__)
+  // scalef takes care of every exponent; the bounds only keep inf * 0 out of the reduction.
+  x = (Vector<float>)_mm512_maskz_min_ps(0xffff, _mm512_set1_ps(200.0f), (__m512)x);
+  x = (Vector<float>)_mm512_maskz_max_ps(0xffff, _mm512_set1_ps(-200.0f), (__m512)x);
+  const Vector<float> n = (Vector<float>)_mm512_maskz_roundscale_ps(0xffff, (__m512)(x * 1.44269504f), 0);
+  return (Vector<float>)_mm512_maskz_scalef_ps(0xffff, (__m512)polynomial(reduce(x, n)), (__m512)n);
+#else
   typedef int32_t IntVector __attribute__((vector_size(kVectorBytes)));
   const Vector<float> low = broadcast(-105.0f), high = broadcast(89.0f);
   x = x < low ? low : x;
   x = x > high ? high : x;
   constexpr float kMagic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
   const Vector<float> shifted = x * 1.44269504f + kMagic;
-  const Vector<float> n = shifted - kMagic;
   const IntVector exponent = (IntVector)shifted - 0x4B400000;
-  Vector<float> r = x - n * 0.693359375f;
-  r = r - n * -2.12194440e-4f;
-  Vector<float> p = broadcast(1.9875691500e-4f);
-  p = p * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = p * (r * r) + r + 1.0f;
+  const Vector<float> p = polynomial(reduce(x, shifted - kMagic));
   // Two factors, so that results in the denormal range and just below overflow come out.
   const IntVector half = exponent >> 1;
   const Vector<float> scale = (Vector<float>)((half + 127) << 23);
   const Vector<float> rest = (Vector<float>)((exponent - half + 127) << 23);
   return p * scale * rest;
+#endif
 }
 
 // ---- dense runs ----
@@ -211,6 +309,14 @@ template <class S> inline void scale_shift(const S* x, S* out, int64_t n, Comput
   for (int64_t i = 0; i < n; i += kLane) {
     const int64_t count = std::min<int64_t>(kLane, n - i);
     store_some(out + i, load_some(x + i, count) * scale + shift, count);
+  }
+}
+
+// out = x * scale, from computing type to any storage type
+template <class T, class S> inline void scale_to(const T* x, S* out, int64_t n, T scale) {
+  for (int64_t i = 0; i < n; i += kLanes<T>) {
+    const int64_t count = std::min<int64_t>(kLanes<T>, n - i);
+    store_some(out + i, load_some(x + i, count) * scale, count);
   }
 }
 
