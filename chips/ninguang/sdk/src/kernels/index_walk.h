@@ -195,8 +195,7 @@ struct IndexSet {
   bool offsets(const int64_t* at, const int64_t* steps, int64_t n, int64_t* to, IndexCheck& check) const {
     bool inside = true;
     for (int k = 0; k < count; ++k) {
-      inside &= readers[k].wide ? add_offsets<int64_t>(k, at[k], steps[k], n, to)
-                                : add_offsets<int32_t>(k, at[k], steps[k], n, to);
+      inside &= k == 0 ? add_offsets<true>(k, at[k], steps[k], n, to) : add_offsets<false>(k, at[k], steps[k], n, to);
     }
     if (__builtin_expect(inside, 1)) return true;
     int64_t place[kMax];
@@ -208,23 +207,29 @@ struct IndexSet {
   }
 
  private:
-  // Without branches, so that it vectorises: reads, wraps, compares and scales first, complains later.
-  template <class I>
+  template <bool first>
+  bool add_offsets(int k, int64_t at, int64_t step, int64_t n, int64_t* to) const {
+    return readers[k].wide ? add_offsets<int64_t, first>(k, at, step, n, to)
+                           : add_offsets<int32_t, first>(k, at, step, n, to);
+  }
+  // Without branches, so that it vectorises: complaints are gathered in a sign bit. Unsigned, so that it may overflow.
+  template <class I, bool first>
   bool add_offsets(int k, int64_t at, int64_t step, int64_t n, int64_t* __restrict to) const {
     const I* __restrict const index = static_cast<const I*>(readers[k].data) + at;
-    const int64_t extent = extents[k], wrap = from_end ? extent : 0, stride = strides[k];
-    bool outside = false;
-    const auto each = [&](int64_t i, int64_t value) {
-      value += value < 0 ? wrap : 0;
-      outside |= static_cast<uint64_t>(value) >= static_cast<uint64_t>(extent);
-      return k == 0 ? value * stride : to[i] + value * stride;
+    const uint64_t last = static_cast<uint64_t>(extents[k]) - 1, wrap = from_end ? last + 1 : 0;
+    const uint64_t stride = static_cast<uint64_t>(strides[k]);
+    uint64_t outside = 0;
+    const auto add = [&](int64_t dense_or_step) {
+      for (int64_t i = 0; i < n; ++i) {
+        const int64_t given = index[i * dense_or_step];
+        const uint64_t value = static_cast<uint64_t>(given) + (static_cast<uint64_t>(given >> 63) & wrap);
+        outside |= value | (last - value);
+        to[i] = static_cast<int64_t>((first ? 0 : static_cast<uint64_t>(to[i])) + value * stride);
+      }
     };
-    if (step == 1) {
-      for (int64_t i = 0; i < n; ++i) to[i] = each(i, index[i]);
-    } else {
-      for (int64_t i = 0; i < n; ++i) to[i] = each(i, index[i * step]);
-    }
-    return !outside;
+    if (step == 1) add(1);
+    else add(step);
+    return static_cast<int64_t>(outside) >= 0;
   }
 };
 
