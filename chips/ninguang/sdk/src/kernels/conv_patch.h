@@ -2,7 +2,9 @@
 // Positions are numbered over batch and the output grid; a vector of kLanes positions is made of a few segments, each
 // a run along the last dim of one image row, loaded with a lane mask (zeros outside the image).
 #pragma once
+#include <algorithm>
 #include <cstdint>
+#include <type_traits>
 #include <vector>
 
 #include "gemm_kernel.h"
@@ -35,27 +37,40 @@ struct ConvSegment {
   int64_t offset;  // of lane 0, in elements from the channel's first
 };
 
-// Lanes in mask: sum[lane] = p[lane * step]; the others keep their value.
-template <class T> inline Vector<T> masked_load(Vector<T> keep, uint32_t mask, const T* p, int64_t step) {
+// Lanes in mask: sum[lane] = p[lane * step]; the others keep their value. kStep 0: any step.
+template <int kStep, class T>
+inline Vector<T> masked_load(Vector<T> keep, uint32_t mask, const T* p, int64_t step) {
 #if defined(__AVX512F__)
-  if constexpr (sizeof(T) == 4) {
-    if (step == 1) return (Vector<T>)_mm512_mask_loadu_ps((__m512)keep, static_cast<__mmask16>(mask), p);
-    if (step == 2) {
-      const uint32_t spread = _pdep_u32(mask, 0x55555555u);
-      const __m512 low = _mm512_maskz_loadu_ps(static_cast<__mmask16>(spread), p);
-      const __m512 high = _mm512_maskz_loadu_ps(static_cast<__mmask16>(spread >> 16), p + 16);
-      const __m512i even = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
-      const __m512 value = _mm512_permutex2var_ps(low, even, high);
-      return (Vector<T>)_mm512_mask_mov_ps((__m512)keep, static_cast<__mmask16>(mask), value);
-    }
-  } else if constexpr (sizeof(T) == 8) {
-    if (step == 1) return (Vector<T>)_mm512_mask_loadu_pd((__m512d)keep, static_cast<__mmask8>(mask), p);
+  if constexpr (sizeof(T) == 4 && kStep == 1) {
+    return (Vector<T>)_mm512_mask_loadu_ps((__m512)keep, static_cast<__mmask16>(mask), p);
+  } else if constexpr (sizeof(T) == 4 && kStep == 2) {
+    const uint32_t spread = _pdep_u32(mask, 0x55555555u);
+    const __m512 low = _mm512_maskz_loadu_ps(static_cast<__mmask16>(spread), p);
+    const __m512 high = _mm512_maskz_loadu_ps(static_cast<__mmask16>(spread >> 16), p + 16);
+    const __m512i even = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+    const __m512 value = _mm512_permutex2var_ps(low, even, high);
+    return (Vector<T>)_mm512_mask_mov_ps((__m512)keep, static_cast<__mmask16>(mask), value);
+  } else if constexpr (sizeof(T) == 8 && kStep == 1) {
+    return (Vector<T>)_mm512_mask_loadu_pd((__m512d)keep, static_cast<__mmask8>(mask), p);
   }
 #endif
   for (int i = 0; i < kLanes<T>; ++i) {
-    if (mask >> i & 1) keep[i] = p[i * step];
+    if (mask >> i & 1) keep[i] = p[i * (kStep ? kStep : step)];
   }
   return keep;
+}
+
+template <class T> inline Vector<T> masked_load(Vector<T> keep, uint32_t mask, const T* p, int64_t step) {
+  if (step == 1) return masked_load<1>(keep, mask, p, step);
+  if (step == 2) return masked_load<2>(keep, mask, p, step);
+  return masked_load<0>(keep, mask, p, step);
+}
+
+// Calls body with the step as a constant, 1, 2 or 0 = any.
+template <class Body> inline void with_step(int64_t step, const Body& body) {
+  if (step == 1) return body(std::integral_constant<int, 1>());
+  if (step == 2) return body(std::integral_constant<int, 2>());
+  body(std::integral_constant<int, 0>());
 }
 
 }  // namespace detail
@@ -64,25 +79,33 @@ template <class T> inline Vector<T> masked_load(Vector<T> keep, uint32_t mask, c
 template <class T, int kVectors> class ConvPatch {
  public:
   ConvPatch(const ConvGrid& g, int64_t position, int64_t count) : step_(g.step[2]) {
-    segments_.clear();
-    starts_.clear();
+    // Shared by all patches of a thread, which has one alive at a time: no allocation per patch.
+    static thread_local std::vector<detail::ConvSegment> segments;
+    static thread_local std::vector<int> starts;
+    segments.clear();
+    starts.clear();
     find_runs(g, position, count);
     for (const ConvTap& tap : g.taps) {
       for (int v = 0; v < kVectors; ++v) {
-        starts_.push_back(static_cast<int>(segments_.size()));
-        for (int i = run_start_[v]; i < run_start_[v + 1]; ++i) add_segment(g, tap, runs_[i]);
+        starts.push_back(static_cast<int>(segments.size()));
+        for (int i = run_start_[v]; i < run_start_[v + 1]; ++i) add_segment(g, tap, runs_[i], segments);
+        // At least one, so that the first load needs no question.
+        if (static_cast<size_t>(starts.back()) == segments.size()) segments.push_back({0, 0});
       }
     }
-    starts_.push_back(static_cast<int>(segments_.size()));
+    starts.push_back(static_cast<int>(segments.size()));
+    segments_ = segments.data();
+    starts_ = starts.data();
   }
 
-  // The vector `v` of values at `tap` in the channel that begins at src.
-  Vector<T> values(const T* src, int64_t tap, int v) const {
-    const int at = static_cast<int>(tap) * kVectors + v;
-    Vector<T> result{};
-    for (int i = starts_[at]; i < starts_[at + 1]; ++i) {
-      result = detail::masked_load(result, segments_[i].mask, src + segments_[i].offset, step_);
-    }
+  int64_t step() const { return step_; }
+
+  // The vector `v` of values at `tap` in the channel that begins at src. kStep: step(), or 0.
+  template <int kStep> Vector<T> values(const T* src, int64_t tap, int v) const {
+    const int* start = starts_ + tap * kVectors + v;
+    const detail::ConvSegment *segment = segments_ + start[0], *end = segments_ + start[1];
+    Vector<T> result = detail::masked_load<kStep>(Vector<T>{}, segment->mask, src + segment->offset, step_);
+    while (++segment < end) result = detail::masked_load<kStep>(result, segment->mask, src + segment->offset, step_);
     return result;
   }
 
@@ -116,7 +139,7 @@ template <class T, int kVectors> class ConvPatch {
     run_start_[kVectors] = runs;
   }
 
-  void add_segment(const ConvGrid& g, const ConvTap& tap, const Run& run) {
+  void add_segment(const ConvGrid& g, const ConvTap& tap, const Run& run, std::vector<detail::ConvSegment>& segments) {
     int64_t at[3];
     for (int d = 0; d < 3; ++d) at[d] = run.position[d] * g.step[d] + tap.offset[d];
     if (at[0] < 0 || at[0] >= g.extent[0] || at[1] < 0 || at[1] >= g.extent[1]) return;
@@ -126,18 +149,14 @@ template <class T, int kVectors> class ConvPatch {
     if (first >= last) return;
     const uint32_t mask = ((1u << (last - first)) - 1u) << (run.lane + first);
     const int64_t row = (at[0] * g.extent[1] + at[1]) * g.extent[2];
-    segments_.push_back({mask, run.image * g.batch_stride + row + at[2] - run.lane * step});
+    segments.push_back({mask, run.image * g.batch_stride + row + at[2] - run.lane * step});
   }
 
-  // Shared by all patches of a thread, which has one patch alive at a time: no allocation per patch.
-  static thread_local std::vector<detail::ConvSegment> segments_;
-  static thread_local std::vector<int> starts_;
   const int64_t step_;
+  const detail::ConvSegment* segments_;
+  const int* starts_;
   Run runs_[kVectors * kLanes<T>];
   int run_start_[kVectors + 1];
 };
-
-template <class T, int kVectors> thread_local std::vector<detail::ConvSegment> ConvPatch<T, kVectors>::segments_;
-template <class T, int kVectors> thread_local std::vector<int> ConvPatch<T, kVectors>::starts_;
 
 }  // namespace ng

@@ -43,13 +43,16 @@ template <class T> auto make_pack_patches(const ConvGrid& g, const T* src, int64
   return [&g, src, channel_stride](T* dst, int64_t column, int64_t columns, int64_t k, int64_t depth) {
     const ConvPatch<T, kGemmVectors> patch(g, column, columns);
     const int64_t taps = static_cast<int64_t>(g.taps.size());
-    int64_t tap = k % taps;
-    const T* channel = src + k / taps * channel_stride;
-    for (int64_t i = 0; i < depth; ++i, dst += kGemmColumns<T>) {
-      store(dst, patch.values(channel, tap, 0));
-      store(dst + kLanes<T>, patch.values(channel, tap, 1));
-      if (++tap == taps) tap = 0, channel += channel_stride;
-    }
+    detail::with_step(patch.step(), [&](auto step) {
+      int64_t tap = k % taps;
+      const T* channel = src + k / taps * channel_stride;
+      T* to = dst;
+      for (int64_t i = 0; i < depth; ++i, to += kGemmColumns<T>) {
+        store(to, patch.template values<step.value>(channel, tap, 0));
+        store(to + kLanes<T>, patch.template values<step.value>(channel, tap, 1));
+        if (++tap == taps) tap = 0, channel += channel_stride;
+      }
+    });
   };
 }
 
@@ -222,12 +225,14 @@ template <class T> auto make_pack_patch_columns(const ConvGrid& g, const T* src,
     for (int64_t i = 0; i < depth; i += kLane) {
       const int64_t count = std::min(kLane, depth - i);
       const ConvPatch<T, 1> patch(g, k + i, count);
-      int64_t tap = column % taps;
-      const T* channel = src + column / taps * channel_stride;
-      for (int64_t c = 0; c < columns; ++c) {
-        store(block + c * kLane, patch.values(channel, tap, 0));
-        if (++tap == taps) tap = 0, channel += channel_stride;
-      }
+      detail::with_step(patch.step(), [&](auto step) {
+        int64_t tap = column % taps;
+        const T* channel = src + column / taps * channel_stride;
+        for (int64_t c = 0; c < columns; ++c) {
+          store(block + c * kLane, patch.template values<step.value>(channel, tap, 0));
+          if (++tap == taps) tap = 0, channel += channel_stride;
+        }
+      });
       transpose_block(block, kLane, dst + i * kColumns, kColumns, kColumns, count);
     }
   };

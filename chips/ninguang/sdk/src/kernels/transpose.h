@@ -77,6 +77,7 @@ void transpose_block(const Src* src, int64_t ld_src, Dst* dst, int64_t ld_dst, i
     }
     return;
   }
+  if (r == rows) return;
   constexpr int64_t kBlock = 16;  // keeps both sides in the first-level cache
   for (int64_t c0 = 0; c0 < columns; c0 += kBlock) {
     const int64_t c1 = std::min(columns, c0 + kBlock);
