@@ -48,8 +48,12 @@ bool cat(const at::ITensorListRef& tensors, int64_t dim, const at::Tensor& out) 
   return call.out(out).attr(at::maybe_wrap_dim(dim, out.dim())).launch(type);
 }
 
-bool triu(const at::Tensor& self, int64_t diagonal, const at::Tensor& out) { return triangle(self, diagonal, true, out); }
-bool tril(const at::Tensor& self, int64_t diagonal, const at::Tensor& out) { return triangle(self, diagonal, false, out); }
+bool triu(const at::Tensor& self, int64_t diagonal, const at::Tensor& out) {
+  return triangle(self, diagonal, true, out);
+}
+bool tril(const at::Tensor& self, int64_t diagonal, const at::Tensor& out) {
+  return triangle(self, diagonal, false, out);
+}
 
 }  // namespace lower
 

@@ -10,8 +10,8 @@ namespace fl::bridge {
 
 namespace {
 
-at::Tensor embedding_dense_backward(const at::Tensor& grad, const at::Tensor& indices, int64_t num_weights, int64_t padding_idx,
-                                    bool scale_grad_by_freq) {
+at::Tensor embedding_dense_backward(const at::Tensor& grad, const at::Tensor& indices, int64_t num_weights,
+                                    int64_t padding_idx, bool scale_grad_by_freq) {
   static const int overload = overload_id("aten::embedding_dense_backward");
   const at::TensorArg indices_arg{indices, "indices", 2};
   at::checkScalarTypes("embedding_backward", indices_arg, {c10::kLong, c10::kInt});

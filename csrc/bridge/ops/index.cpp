@@ -1,6 +1,6 @@
-// Indexing by tensors: index, index_put, index_fill, and reading along one dimension: gather, index_select, masked_scatter_.
-// index and index_put are one elementwise walk over the result or the values, in which index operands add offsets.
-// Writing along one dimension is scatter.cpp, masks to coordinates nonzero.cpp.
+// Indexing by tensors: index, index_put, index_fill, and reading along one dimension: gather, index_select,
+// masked_scatter_. index and index_put are one elementwise walk over the result or the values, in which index operands
+// add offsets. Writing along one dimension is scatter.cpp, masks to coordinates nonzero.cpp.
 #include <ATen/ExpandUtils.h>
 #include <ATen/native/IndexingUtils.h>
 #include <ATen/ops/_index_put_impl_ops.h>
@@ -115,7 +115,8 @@ std::vector<at::Tensor> broadcast_indices(const at::Tensor& self, const Indices&
       shapes << separator << t.sizes();
       separator = ", ";
     }
-    TORCH_CHECK_INDEX(false, "shape mismatch: indexing tensors could not be broadcast together with shapes ", shapes.str());
+    TORCH_CHECK_INDEX(false, "shape mismatch: indexing tensors could not be broadcast together with shapes ",
+                      shapes.str());
   }
   for (at::Tensor& t : expanded)
     if (t.defined() && t.scalar_type() == c10::kInt) t = t.to(c10::kLong);
@@ -124,10 +125,11 @@ std::vector<at::Tensor> broadcast_indices(const at::Tensor& self, const Indices&
 
 Indexed plan_indexing(at::Tensor self, const Indices& list) {
   auto indices = broadcast_indices(self, list);
-  TORCH_CHECK_INDEX(static_cast<int64_t>(indices.size()) <= self.dim(), "too many indices for tensor of dimension ", self.dim(),
-                    " (got ", indices.size(), ")");
+  TORCH_CHECK_INDEX(static_cast<int64_t>(indices.size()) <= self.dim(), "too many indices for tensor of dimension ",
+                    self.dim(), " (got ", indices.size(), ")");
   indices.resize(self.dim());
-  if (!at::native::hasContiguousSubspace(indices)) std::tie(self, indices) = at::native::transposeToFront(self, indices);
+  if (!at::native::hasContiguousSubspace(indices))
+    std::tie(self, indices) = at::native::transposeToFront(self, indices);
   Indexed plan;
   at::DimVector sizes, strides;
   int64_t before = 0, after = 0;
@@ -148,7 +150,8 @@ Indexed plan_indexing(at::Tensor self, const Indices& list) {
     plan.strides.push_back(self.stride(d));
   }
   const bool nothing = std::find(shape.begin(), shape.end(), 0) != shape.end();
-  for (int64_t size : plan.sizes) TORCH_CHECK_INDEX(size > 0 || nothing, "index is out of bounds for dimension with size 0");
+  for (int64_t size : plan.sizes)
+    TORCH_CHECK_INDEX(size > 0 || nothing, "index is out of bounds for dimension with size 0");
   plan.self = self.as_strided(sizes, strides);
   for (const at::Tensor& t : indices) {
     if (!t.defined()) continue;
@@ -191,18 +194,20 @@ at::TensorIterator index_put_iterator(const Indexed& plan, const at::Tensor* val
 }
 
 void check_values(const at::Tensor& self, const Indices& indices, const at::Tensor& values) {
-  TORCH_CHECK_INDEX(static_cast<int64_t>(indices.size()) <= self.dim(), "too many indices for tensor of dimension ", self.dim(),
-                    " (got ", indices.size(), ")");
+  TORCH_CHECK_INDEX(static_cast<int64_t>(indices.size()) <= self.dim(), "too many indices for tensor of dimension ",
+                    self.dim(), " (got ", indices.size(), ")");
   if (at::has_internal_overlap(self) == at::MemOverlap::Yes) {
-    TORCH_WARN("Use of index_put_ on expanded tensors is deprecated. Please clone() the tensor before performing this "
-               "operation. This also applies to advanced indexing e.g. tensor[indices] = tensor");
+    TORCH_WARN(
+        "Use of index_put_ on expanded tensors is deprecated. Please clone() the tensor before performing this "
+        "operation. This also applies to advanced indexing e.g. tensor[indices] = tensor");
   }
   at::assert_no_overlap(self, values);
   for (const std::optional<at::Tensor>& index : indices)
     if (index && index->defined()) at::assert_no_overlap(self, *index);
 }
 
-at::Tensor& index_put_impl(at::Tensor& self, const Indices& indices, const at::Tensor& given, bool accumulate, bool unsafe) {
+at::Tensor& index_put_impl(at::Tensor& self, const Indices& indices, const at::Tensor& given, bool accumulate,
+                           bool unsafe) {
   static const int overload = overload_id("aten::_index_put_impl_");
   check_values(self, indices, given);
   const bool elsewhere = given.dim() == 0 && !given.is_cpu() && given.device() != self.device();
@@ -214,10 +219,11 @@ at::Tensor& index_put_impl(at::Tensor& self, const Indices& indices, const at::T
     if (mask.defined()) return self.masked_fill_(mask, values.reshape({}));
   }
   const Indexed plan = plan_indexing(self, indices);
-  TORCH_CHECK(at::is_expandable_to(values.sizes(), plan.self.sizes()), "shape mismatch: value tensor of shape ", values.sizes(),
-              " cannot be broadcast to indexing result of shape ", plan.self.sizes());
-  TORCH_CHECK(values.scalar_type() == self.scalar_type(), "Index put requires the source and destination dtypes match, got ",
-              self.scalar_type(), " for the destination and ", values.scalar_type(), " for the source.");
+  TORCH_CHECK(at::is_expandable_to(values.sizes(), plan.self.sizes()), "shape mismatch: value tensor of shape ",
+              values.sizes(), " cannot be broadcast to indexing result of shape ", plan.self.sizes());
+  TORCH_CHECK(values.scalar_type() == self.scalar_type(),
+              "Index put requires the source and destination dtypes match, got ", self.scalar_type(),
+              " for the destination and ", values.scalar_type(), " for the source.");
   if (plan.indices.empty()) {
     if (accumulate) self.add_(values);
     else self.copy_(values);
@@ -226,7 +232,8 @@ at::Tensor& index_put_impl(at::Tensor& self, const Indices& indices, const at::T
   std::optional<c10::Scalar> value;
   if (host_value) value = values.item();
   auto iter = index_put_iterator(plan, host_value ? nullptr : &values);
-  if (lower_indexed(Uniop::index_put, iter, plan.sizes, plan.strides, value ? &*value : nullptr, accumulate, overload)) return self;
+  if (lower_indexed(Uniop::index_put, iter, plan.sizes, plan.strides, value ? &*value : nullptr, accumulate, overload))
+    return self;
   return next_tier<at::_ops::_index_put_impl_>(self, indices, values, accumulate, unsafe);
 }
 
@@ -252,22 +259,26 @@ at::Tensor& index_fill_scalar(at::Tensor& self, int64_t dim, const at::Tensor& i
   TORCH_CHECK_INDEX(index.scalar_type() == c10::kLong, "index_fill_(): Expected dtype int64 for index.");
   at::assert_no_overlap(self, index);
   if (at::has_internal_overlap(self) == at::MemOverlap::Yes) {
-    TORCH_WARN("Use of index_fill_ on expanded tensors is deprecated. Please clone() the tensor before performing this "
-               "operation. This also applies to advanced indexing e.g. tensor[mask] = scalar");
+    TORCH_WARN(
+        "Use of index_fill_ on expanded tensors is deprecated. Please clone() the tensor before performing this "
+        "operation. This also applies to advanced indexing e.g. tensor[mask] = scalar");
   }
   TORCH_CHECK(self.is_complex() || !value.isComplex(),
               "index_fill_(): Converting complex Scalar to non-complex type is not supported");
-  TORCH_CHECK(self.device() == index.device(), "index_fill_(): self and index value tensors should have same device type, but got "
-              "self tensor device type ", self.device(), " and index value tensor device type ", index.device());
+  TORCH_CHECK(self.device() == index.device(),
+              "index_fill_(): self and index value tensors should have same device type, but got "
+              "self tensor device type ",
+              self.device(), " and index value tensor device type ", index.device());
   dim = at::maybe_wrap_dim(dim, self.dim());
   TORCH_CHECK(index.dim() <= 1, "Index has to be a vector/scalar");
-  if (!fill_along(self, dim, index, value, overload)) return next_tier<at::_ops::index_fill__int_Scalar>(self, dim, index, value);
+  if (!fill_along(self, dim, index, value, overload))
+    return next_tier<at::_ops::index_fill__int_Scalar>(self, dim, index, value);
   return self;
 }
 
 at::Tensor& index_fill_tensor(at::Tensor& self, int64_t dim, const at::Tensor& index, const at::Tensor& value) {
-  TORCH_CHECK(value.dim() == 0, "index_fill_ only supports a 0-dimensional value tensor, but got tensor with ", value.dim(),
-              " dimension(s).");
+  TORCH_CHECK(value.dim() == 0, "index_fill_ only supports a 0-dimensional value tensor, but got tensor with ",
+              value.dim(), " dimension(s).");
   return self.index_fill_(dim, index, value.item());
 }
 
@@ -275,8 +286,8 @@ at::Tensor& index_fill_tensor(at::Tensor& self, int64_t dim, const at::Tensor& i
 
 void check_index_select(const at::Tensor& self, int64_t dim, const at::Tensor& index) {
   TORCH_CHECK_INDEX(index.dim() <= 1, "index_select(): Index is supposed to be a vector");
-  TORCH_CHECK(self.dim() > 0 || index.numel() == 1, "index_select(): Index to scalar can have only 1 value, got ", index.numel(),
-              " value(s)");
+  TORCH_CHECK(self.dim() > 0 || index.numel() == 1, "index_select(): Index to scalar can have only 1 value, got ",
+              index.numel(), " value(s)");
   TORCH_CHECK(index.scalar_type() == c10::kLong || index.scalar_type() == c10::kInt,
               "index_select(): Expected dtype int32 or int64 for index");
   check_device("index_select", "index", index, self);
@@ -290,7 +301,8 @@ at::DimVector index_select_sizes(const at::Tensor& self, int64_t dim, const at::
   return sizes;
 }
 
-bool lower_index_select(const at::Tensor& self, int64_t dim, const at::Tensor& index, const at::Tensor& out, int overload) {
+bool lower_index_select(const at::Tensor& self, int64_t dim, const at::Tensor& index, const at::Tensor& out,
+                        int overload) {
   if (out.numel() == 0) {
     count_native_call(self, overload);
     return true;
@@ -306,19 +318,22 @@ at::Tensor index_select(const at::Tensor& self, int64_t dim, const at::Tensor& i
   dim = at::maybe_wrap_dim(dim, self.dim());
   check_index_select(self, dim, index);
   const at::Tensor out = empty_like(self, index_select_sizes(self, dim, index));
-  return lower_index_select(self, dim, index, out, overload) ? out : next_tier<at::_ops::index_select>(self, dim, index);
+  return lower_index_select(self, dim, index, out, overload) ? out
+                                                             : next_tier<at::_ops::index_select>(self, dim, index);
 }
 
 at::Tensor& index_select_out(const at::Tensor& self, int64_t dim, const at::Tensor& index, at::Tensor& out) {
   static const int overload = overload_id("aten::index_select.out");
   dim = at::maybe_wrap_dim(dim, self.dim());
   check_index_select(self, dim, index);
-  TORCH_CHECK(self.scalar_type() == out.scalar_type(), "index_select(): self and result must have the same scalar type");
+  TORCH_CHECK(self.scalar_type() == out.scalar_type(),
+              "index_select(): self and result must have the same scalar type");
   check_out("index_select", out, self.scalar_type(), self);
   at::assert_no_overlap(out, self);
   at::assert_no_overlap(out, index);
   resize_to(out, index_select_sizes(self, dim, index));
-  if (!lower_index_select(self, dim, index, out, overload)) return next_tier<at::_ops::index_select_out>(self, dim, index, out);
+  if (!lower_index_select(self, dim, index, out, overload))
+    return next_tier<at::_ops::index_select_out>(self, dim, index, out);
   return out;
 }
 
@@ -326,8 +341,9 @@ at::Tensor& index_select_out(const at::Tensor& self, int64_t dim, const at::Tens
 
 at::Tensor& masked_scatter(at::Tensor& self, const at::Tensor& mask, const at::Tensor& source) {
   static const int overload = overload_id("aten::masked_scatter_");
-  TORCH_CHECK(self.scalar_type() == source.scalar_type(), "masked_scatter_: expected self and source to have same dtypes but got ",
-              self.scalar_type(), " and ", source.scalar_type());
+  TORCH_CHECK(self.scalar_type() == source.scalar_type(),
+              "masked_scatter_: expected self and source to have same dtypes but got ", self.scalar_type(), " and ",
+              source.scalar_type());
   TORCH_CHECK(mask.scalar_type() == c10::kBool, "masked_scatter_ only supports boolean masks, but got mask with dtype ",
               mask.scalar_type());
   check_device("masked_scatter_", "mask", mask, self);

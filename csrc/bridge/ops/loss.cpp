@@ -30,8 +30,9 @@ at::Tensor checked_target(const at::Tensor& target) {
 void check_operands(const char* method, const at::Tensor& self, const Nll& what) {
   check_device(method, "target", what.target, self);
   check_device(method, "weight", what.weight, self);
-  TORCH_CHECK(!what.weight.defined() || what.weight.scalar_type() == self.scalar_type(), "expected scalar type ", self.scalar_type(),
-              " but found ", what.weight.defined() ? what.weight.scalar_type() : self.scalar_type());
+  TORCH_CHECK(!what.weight.defined() || what.weight.scalar_type() == self.scalar_type(), "expected scalar type ",
+              self.scalar_type(), " but found ",
+              what.weight.defined() ? what.weight.scalar_type() : self.scalar_type());
 }
 
 // A single sample [C] as a batch of one.
@@ -44,7 +45,8 @@ struct Batch {
   }
 };
 
-bool forward(const at::Tensor& self, const Nll& what, const at::Tensor& out, const at::Tensor& total_weight, int overload) {
+bool forward(const at::Tensor& self, const Nll& what, const at::Tensor& out, const at::Tensor& total_weight,
+             int overload) {
   check_operands("nll_loss", self, what);
   const at::Tensor target = checked_target(what.target);
   if (self.numel() == 0) {
@@ -64,8 +66,8 @@ bool forward(const at::Tensor& self, const Nll& what, const at::Tensor& out, con
   return call.out(total_weight).attr(what.reduction).attr(what.ignore_index).launch(self.scalar_type(), overload);
 }
 
-bool backward(const at::Tensor& grad_output, const Nll& what, const at::Tensor& total_weight, const at::Tensor& grad_input,
-              int overload) {
+bool backward(const at::Tensor& grad_output, const Nll& what, const at::Tensor& total_weight,
+              const at::Tensor& grad_input, int overload) {
   check_operands("nll_loss_backward", grad_input, what);
   check_device("nll_loss_backward", "grad_output", grad_output, grad_input);
   check_device("nll_loss_backward", "total_weight", total_weight, grad_input);
@@ -83,10 +85,12 @@ bool backward(const at::Tensor& grad_output, const Nll& what, const at::Tensor& 
 // ---- images
 
 void check_images(const at::Tensor& self, const at::Tensor& target, const at::Tensor& weight) {
-  TORCH_CHECK(target.dim() == 3, "only batches of spatial targets supported (3D tensors) but got targets of dimension: ",
-              target.dim());
-  TORCH_CHECK(self.dim() == 4, "only batches of spatial inputs supported (4D tensors), but got input of dimension: ", self.dim());
-  TORCH_CHECK(!weight.defined() || weight.numel() == self.size(1), "weight tensor should be defined either for all or no classes");
+  TORCH_CHECK(target.dim() == 3,
+              "only batches of spatial targets supported (3D tensors) but got targets of dimension: ", target.dim());
+  TORCH_CHECK(self.dim() == 4,
+              "only batches of spatial inputs supported (4D tensors), but got input of dimension: ", self.dim());
+  TORCH_CHECK(!weight.defined() || weight.numel() == self.size(1),
+              "weight tensor should be defined either for all or no classes");
   TORCH_CHECK(self.size(0) == target.size(0) && self.size(2) == target.size(1) && self.size(3) == target.size(2),
               "size mismatch (got input: ", self.sizes(), " , target: ", target.sizes());
 }
@@ -96,8 +100,8 @@ void check_image_grad(const at::Tensor& grad_output, const at::Tensor& target, i
     TORCH_CHECK(grad_output.sizes() == target.sizes(), "grad_output of shape ", grad_output.sizes(),
                 " should have the shape of target, ", target.sizes());
   } else {
-    TORCH_CHECK(grad_output.dim() <= 1 && grad_output.numel() == 1, "Expected a single element grad_output tensor, but got: ",
-                grad_output.sizes());
+    TORCH_CHECK(grad_output.dim() <= 1 && grad_output.numel() == 1,
+                "Expected a single element grad_output tensor, but got: ", grad_output.sizes());
   }
 }
 
@@ -113,14 +117,15 @@ std::tuple<at::Tensor, at::Tensor> nll_loss2d_forward(const at::Tensor& self, co
   const Nll what{target, weight.value_or(at::Tensor()), reduction, ignore_index};
   check_images(self, target, what.weight);
   DeviceContext context(self.device());
-  at::Tensor out = bridge::empty_like(self, image_loss_sizes(target, reduction)), total_weight = bridge::empty_like(self, {});
+  at::Tensor out = bridge::empty_like(self, image_loss_sizes(target, reduction)),
+             total_weight = bridge::empty_like(self, {});
   if (forward(self, what, out, total_weight, overload)) return {out, total_weight};
   return next_tier<at::_ops::nll_loss2d_forward>(self, target, weight, reduction, ignore_index);
 }
 
-std::tuple<at::Tensor&, at::Tensor&> nll_loss2d_forward_out(const at::Tensor& self, const at::Tensor& target, Weight weight,
-                                                            int64_t reduction, int64_t ignore_index, at::Tensor& out,
-                                                            at::Tensor& total_weight) {
+std::tuple<at::Tensor&, at::Tensor&> nll_loss2d_forward_out(const at::Tensor& self, const at::Tensor& target,
+                                                            Weight weight, int64_t reduction, int64_t ignore_index,
+                                                            at::Tensor& out, at::Tensor& total_weight) {
   static const int overload = overload_id("aten::nll_loss2d_forward.output");
   const Nll what{target, weight.value_or(at::Tensor()), reduction, ignore_index};
   check_images(self, target, what.weight);
@@ -130,23 +135,25 @@ std::tuple<at::Tensor&, at::Tensor&> nll_loss2d_forward_out(const at::Tensor& se
   resize_to(total_weight, {});
   DeviceContext context(self.device());
   if (forward(self, what, out, total_weight, overload)) return {out, total_weight};
-  return next_tier<at::_ops::nll_loss2d_forward_output>(self, target, weight, reduction, ignore_index, out, total_weight);
+  return next_tier<at::_ops::nll_loss2d_forward_output>(self, target, weight, reduction, ignore_index, out,
+                                                        total_weight);
 }
 
-at::Tensor nll_loss2d_backward(const at::Tensor& grad_output, const at::Tensor& self, const at::Tensor& target, Weight weight,
-                               int64_t reduction, int64_t ignore_index, const at::Tensor& total_weight) {
+at::Tensor nll_loss2d_backward(const at::Tensor& grad_output, const at::Tensor& self, const at::Tensor& target,
+                               Weight weight, int64_t reduction, int64_t ignore_index, const at::Tensor& total_weight) {
   static const int overload = overload_id("aten::nll_loss2d_backward");
   const Nll what{target, weight.value_or(at::Tensor()), reduction, ignore_index};
   check_images(self, target, what.weight);
   check_image_grad(grad_output, target, reduction);
   at::Tensor grad_input = bridge::empty_like(self);
   if (backward(grad_output, what, total_weight, grad_input, overload)) return grad_input;
-  return next_tier<at::_ops::nll_loss2d_backward>(grad_output, self, target, weight, reduction, ignore_index, total_weight);
+  return next_tier<at::_ops::nll_loss2d_backward>(grad_output, self, target, weight, reduction, ignore_index,
+                                                  total_weight);
 }
 
-at::Tensor& nll_loss2d_backward_out(const at::Tensor& grad_output, const at::Tensor& self, const at::Tensor& target, Weight weight,
-                                    int64_t reduction, int64_t ignore_index, const at::Tensor& total_weight,
-                                    at::Tensor& grad_input) {
+at::Tensor& nll_loss2d_backward_out(const at::Tensor& grad_output, const at::Tensor& self, const at::Tensor& target,
+                                    Weight weight, int64_t reduction, int64_t ignore_index,
+                                    const at::Tensor& total_weight, at::Tensor& grad_input) {
   static const int overload = overload_id("aten::nll_loss2d_backward.grad_input");
   const Nll what{target, weight.value_or(at::Tensor()), reduction, ignore_index};
   check_images(self, target, what.weight);
@@ -170,9 +177,11 @@ bool nll_loss_forward(const at::Tensor& self, const at::Tensor& target, at::Opti
   return forward(self, {target, tensor_of(weight), reduction, ignore_index}, output, total_weight, kUncounted);
 }
 
-bool nll_loss_backward(const at::Tensor& grad_output, const at::Tensor&, const at::Tensor& target, at::OptionalTensorRef weight,
-                       int64_t reduction, int64_t ignore_index, const at::Tensor& total_weight, const at::Tensor& grad_input) {
-  return backward(grad_output, {target, tensor_of(weight), reduction, ignore_index}, total_weight, grad_input, kUncounted);
+bool nll_loss_backward(const at::Tensor& grad_output, const at::Tensor&, const at::Tensor& target,
+                       at::OptionalTensorRef weight, int64_t reduction, int64_t ignore_index,
+                       const at::Tensor& total_weight, const at::Tensor& grad_input) {
+  return backward(grad_output, {target, tensor_of(weight), reduction, ignore_index}, total_weight, grad_input,
+                  kUncounted);
 }
 
 }  // namespace lower

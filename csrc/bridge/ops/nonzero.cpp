@@ -1,5 +1,5 @@
-// nonzero and masked_select: results whose length depends on values. The kernel fills a buffer for the longest result and
-// counts; the host waits for the count.
+// nonzero and masked_select: results whose length depends on values. The kernel fills a buffer for the longest result
+// and counts; the host waits for the count.
 #include <ATen/ExpandUtils.h>
 #include <ATen/ops/masked_select_ops.h>
 #include <ATen/ops/nonzero_ops.h>
@@ -45,8 +45,8 @@ at::Tensor nonzero(const at::Tensor& self) {
 
 at::Tensor& nonzero_out(const at::Tensor& self, at::Tensor& out) {
   static const int overload = overload_id("aten::nonzero.out");
-  TORCH_CHECK(out.scalar_type() == c10::kLong, "nonzero: Expected out tensor to have scalar type Long but got scalar type",
-              out.scalar_type());
+  TORCH_CHECK(out.scalar_type() == c10::kLong,
+              "nonzero: Expected out tensor to have scalar type Long but got scalar type", out.scalar_type());
   check_out("nonzero", out, c10::kLong, self);
   at::assert_no_overlap(out, self);
   const auto found = find_nonzero(self, overload);
@@ -86,7 +86,8 @@ at::Tensor masked_select(const at::Tensor& self, const at::Tensor& mask) {
 at::Tensor& masked_select_out(const at::Tensor& self, const at::Tensor& mask, at::Tensor& out) {
   static const int overload = overload_id("aten::masked_select.out");
   check_masked_select(self, mask);
-  TORCH_CHECK(self.scalar_type() == out.scalar_type(), "masked_select(): self and result must have the same scalar type");
+  TORCH_CHECK(self.scalar_type() == out.scalar_type(),
+              "masked_select(): self and result must have the same scalar type");
   check_out("masked_select", out, self.scalar_type(), self);
   at::assert_no_overlap(out, self);
   at::assert_no_overlap(out, mask);

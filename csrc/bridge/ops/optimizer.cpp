@@ -1,14 +1,17 @@
-// Fused optimizer steps: one kernel over all parameters of a group. What the kernel does not cover (amsgrad, mixed types,
-// odd layouts) goes to the next tier before anything is changed.
+// Fused optimizer steps: one kernel over all parameters of a group. What a kernel does not cover (amsgrad, mixed types,
+// parameters and states laid out differently) is composed of elementwise operators, parameter by parameter.
 #include "bridge/ops/operands.h"
 
 #include <ATen/ops/_fused_adam_ops.h>
 #include <ATen/ops/_fused_adamw_ops.h>
 #include <ATen/ops/_fused_sgd_ops.h>
+#include <ATen/ops/maximum.h>
 #include <ATen/ops/stack.h>
 #include <torch/library.h>
 
 #include <map>
+
+#include "bridge/settings.h"
 
 namespace fl::bridge {
 
@@ -16,7 +19,8 @@ namespace {
 
 using OptionalTensor = const std::optional<at::Tensor>&;
 
-// Parallel lists: lists[0] are the parameters. Same device and float type, each group of tensors dense and laid out alike.
+// Parallel lists: lists[0] are the parameters. Same device and float type, each group of tensors dense and laid out
+// alike.
 bool fits(at::TensorList params, std::initializer_list<at::TensorList> others) {
   const c10::ScalarType type = params[0].scalar_type();
   if (!c10::isFloatingType(type)) return false;
@@ -27,7 +31,8 @@ bool fits(at::TensorList params, std::initializer_list<at::TensorList> others) {
     if (p.device() != params[0].device() || p.scalar_type() != type || !p.is_non_overlapping_and_dense()) return false;
     for (const at::TensorList& list : others) {
       const at::Tensor& t = list[i];
-      if (t.device() != p.device() || t.scalar_type() != type || t.sizes() != p.sizes() || t.strides() != p.strides()) return false;
+      if (t.device() != p.device() || t.scalar_type() != type || t.sizes() != p.sizes() || t.strides() != p.strides())
+        return false;
     }
   }
   return true;
@@ -53,8 +58,8 @@ class Flat {
   std::vector<int64_t> sizes_;
 };
 
-// The gradient scaler's operands. True: an overflow was found and the step must not be made. Else gradients are unscaled
-// in place, as PyTorch's fused kernels leave them, and grad_scale is forgotten so that no tier does it again.
+// The gradient scaler's operands. True: an overflow was found and the step must not be made. Else gradients are
+// unscaled in place, as PyTorch's fused kernels leave them, and grad_scale is forgotten so that no tier does it again.
 bool skip_step(at::TensorList grads, std::optional<at::Tensor>& grad_scale, OptionalTensor found_inf) {
   if (found_inf && found_inf->defined() && found_inf->item<float>() != 0.0f) return true;
   if (grad_scale && grad_scale->defined()) {
@@ -65,6 +70,25 @@ bool skip_step(at::TensorList grads, std::optional<at::Tensor>& grad_scale, Opti
   }
   grad_scale.reset();
   return false;
+}
+
+// A composition's operand in the type that PyTorch's fused kernels compute in; store() brings the result back.
+at::Tensor working(const at::Tensor& t) { return t.scalar_type() == c10::kDouble ? t : t.to(c10::kFloat); }
+void store(const at::Tensor& target, const at::Tensor& work) {
+  if (!work.is_same(target)) target.copy_(work);
+}
+
+at::Tensor gradient(const at::Tensor& grad, const at::Tensor& param, bool maximize, double weight_decay) {
+  at::Tensor g = grad.to(param.scalar_type());
+  if (maximize) g = g.neg();
+  return weight_decay != 0.0 ? g.add(param, weight_decay) : g;
+}
+
+bool may_compose(at::TensorList params, int overload) {
+  if (!settings.enable_decompose.load(std::memory_order_relaxed) || !c10::isFloatingType(params[0].scalar_type()))
+    return false;
+  count(params[0].device().index(), overload, Tier::Decompose);
+  return true;
 }
 
 std::vector<size_t> nonempty(at::TensorList params) {
@@ -93,39 +117,65 @@ std::map<double, std::vector<size_t>> by_step(at::TensorList params, at::TensorL
   return groups;
 }
 
-bool lower_adam(at::TensorList params, at::TensorList grads, at::TensorList exp_avgs, at::TensorList exp_avg_sqs,
-                at::TensorList max_exp_avg_sqs, at::TensorList steps, const AdamStep& step, bool amsgrad,
-                std::optional<at::Tensor>& grad_scale, OptionalTensor found_inf, int overload) {
-  if (params.empty()) return true;
-  if (amsgrad || !max_exp_avg_sqs.empty() || !fits(params, {grads, exp_avgs, exp_avg_sqs})) return false;
-  if (!has_kernel(Uniop::adam, params[0])) return false;
-  DeviceContext context(params[0].device());
-  if (!skip_step(grads, grad_scale, found_inf)) {
-    bool first = true;
-    for (const auto& [number, members] : by_step(params, steps)) {
-      const Flat flat(params, members);
-      Call call(Uniop::adam, params[0]);
-      flat.in(call, grads);
-      flat.out(call, params);
-      flat.out(call, exp_avgs);
-      flat.out(call, exp_avg_sqs);
-      call.attr(step.lr).attr(step.beta1).attr(step.beta2).attr(step.eps).attr(step.weight_decay).attr(step.decoupled);
-      if (!call.attr(number).attr(step.maximize).launch(params[0].scalar_type())) {
-        TORCH_INTERNAL_ASSERT(first, "the adam kernel took some parameters of a step and declined others");
-        return false;
-      }
-      first = false;
-    }
+struct AdamLists {
+  at::TensorList params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs;
+};
+
+bool launch_adam(const AdamLists& lists, const std::vector<size_t>& members, double number, const AdamStep& step) {
+  const Flat flat(lists.params, members);
+  Call call(Uniop::adam, lists.params[0]);
+  flat.in(call, lists.grads);
+  flat.out(call, lists.params);
+  flat.out(call, lists.exp_avgs);
+  flat.out(call, lists.exp_avg_sqs);
+  call.attr(step.lr).attr(step.beta1).attr(step.beta2).attr(step.eps).attr(step.weight_decay).attr(step.decoupled);
+  return call.attr(number).attr(step.maximize).launch(lists.params[0].scalar_type());
+}
+
+void compose_adam(const AdamLists& lists, size_t i, double number, const AdamStep& step) {
+  at::Tensor param = working(lists.params[i]), exp_avg = working(lists.exp_avgs[i]),
+             exp_avg_sq = working(lists.exp_avg_sqs[i]);
+  const at::Tensor grad = gradient(lists.grads[i], param, step.maximize, step.decoupled ? 0.0 : step.weight_decay);
+  if (step.decoupled) param.mul_(1.0 - step.lr * step.weight_decay);
+  exp_avg.lerp_(grad, 1.0 - step.beta1);
+  exp_avg_sq.mul_(step.beta2).addcmul_(grad, grad, 1.0 - step.beta2);
+  const double step_size = step.lr / (1.0 - std::pow(step.beta1, number));
+  const double correction = std::sqrt(1.0 - std::pow(step.beta2, number));
+  at::Tensor square = exp_avg_sq;
+  if (!lists.max_exp_avg_sqs.empty()) {
+    square = at::maximum(lists.max_exp_avg_sqs[i].to(square.scalar_type()), square);
+    lists.max_exp_avg_sqs[i].copy_(square);
   }
-  count_native_call(params[0], overload);
+  param.addcdiv_(exp_avg, square.sqrt().div_(correction).add_(step.eps), -step_size);
+  store(lists.params[i], param);
+  store(lists.exp_avgs[i], exp_avg);
+  store(lists.exp_avg_sqs[i], exp_avg_sq);
+}
+
+// False: not a case for this device; nothing but the gradients' scale was changed.
+bool lower_adam(const AdamLists& lists, at::TensorList steps, const AdamStep& step,
+                std::optional<at::Tensor>& grad_scale, OptionalTensor found_inf, int overload) {
+  if (lists.params.empty()) return true;
+  const at::Tensor& first = lists.params[0];
+  bool native = lists.max_exp_avg_sqs.empty() && fits(lists.params, {lists.grads, lists.exp_avgs, lists.exp_avg_sqs}) &&
+                has_kernel(Uniop::adam, first);
+  if (!native && !may_compose(lists.params, overload)) return false;
+  DeviceContext context(first.device());
+  if (native) count_native_call(first, overload);
+  if (skip_step(lists.grads, grad_scale, found_inf)) return true;
+  for (const auto& [number, members] : by_step(lists.params, steps)) {
+    native = native && launch_adam(lists, members, number, step);
+    if (native) continue;
+    for (size_t i : members) compose_adam(lists, i, number, step);
+  }
   return true;
 }
 
-#define FL_ADAM_LISTS                                                                                                    \
-  at::TensorList self, at::TensorList grads, at::TensorList exp_avgs, at::TensorList exp_avg_sqs,                        \
+#define FL_ADAM_LISTS                                                                             \
+  at::TensorList self, at::TensorList grads, at::TensorList exp_avgs, at::TensorList exp_avg_sqs, \
       at::TensorList max_exp_avg_sqs, at::TensorList state_steps
-#define FL_ADAM_REST                                                                                                     \
-  double beta1, double beta2, double weight_decay, double eps, bool amsgrad, bool maximize, OptionalTensor grad_scale,   \
+#define FL_ADAM_REST                                                                                                   \
+  double beta1, double beta2, double weight_decay, double eps, bool amsgrad, bool maximize, OptionalTensor grad_scale, \
       OptionalTensor found_inf
 
 template <class Op, bool decoupled>
@@ -133,16 +183,17 @@ void fused_adam(FL_ADAM_LISTS, double lr, FL_ADAM_REST) {
   static const int overload = overload_id(Op::name);
   std::optional<at::Tensor> scale = grad_scale;
   const AdamStep step{lr, beta1, beta2, weight_decay, eps, decoupled, maximize};
-  if (!lower_adam(self, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, step, amsgrad, scale, found_inf, overload)) {
-    next_tier<Op>(self, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, lr, beta1, beta2, weight_decay, eps, amsgrad,
-                  maximize, scale, found_inf);
+  const AdamLists lists{self, grads, exp_avgs, exp_avg_sqs, amsgrad ? max_exp_avg_sqs : at::TensorList()};
+  if (!lower_adam(lists, state_steps, step, scale, found_inf, overload)) {
+    next_tier<Op>(self, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, lr, beta1, beta2, weight_decay, eps,
+                  amsgrad, maximize, scale, found_inf);
   }
 }
 
 template <class Op, bool decoupled>
 void fused_adam_tensor_lr(FL_ADAM_LISTS, const at::Tensor& lr, FL_ADAM_REST) {
-  fused_adam<Op, decoupled>(self, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, lr.item<double>(), beta1, beta2,
-                            weight_decay, eps, amsgrad, maximize, grad_scale, found_inf);
+  fused_adam<Op, decoupled>(self, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, lr.item<double>(), beta1,
+                            beta2, weight_decay, eps, amsgrad, maximize, grad_scale, found_inf);
 }
 
 // ---- SGD
@@ -152,44 +203,69 @@ struct SgdStep {
   bool nesterov, maximize, is_first_step;
 };
 
+bool launch_sgd(at::TensorList params, at::TensorList grads, at::TensorList buffers, const std::vector<size_t>& members,
+                const SgdStep& step) {
+  const Flat flat(params, members);
+  Call call(Uniop::sgd, params[0]);
+  flat.in(call, grads);
+  flat.out(call, params);
+  if (!buffers.empty()) flat.out(call, buffers);
+  call.attr(step.lr)
+      .attr(step.momentum)
+      .attr(step.dampening)
+      .attr(step.weight_decay)
+      .attr(step.nesterov)
+      .attr(step.maximize);
+  return call.attr(step.is_first_step).launch(params[0].scalar_type());
+}
+
+void compose_sgd(at::TensorList params, at::TensorList grads, at::TensorList buffers, size_t i, const SgdStep& step) {
+  at::Tensor param = working(params[i]);
+  at::Tensor grad = gradient(grads[i], param, step.maximize, step.weight_decay);
+  if (!buffers.empty()) {
+    at::Tensor buffer = working(buffers[i]);
+    if (step.is_first_step) buffer.copy_(grad);
+    else buffer.mul_(step.momentum).add_(grad, 1.0 - step.dampening);
+    grad = step.nesterov ? grad.add(buffer, step.momentum) : buffer.clone();
+    store(buffers[i], buffer);
+  }
+  param.add_(grad, -step.lr);
+  store(params[i], param);
+}
+
 bool lower_sgd(at::TensorList params, at::TensorList grads, at::TensorList buffers, const SgdStep& step,
                std::optional<at::Tensor>& grad_scale, OptionalTensor found_inf, int overload) {
   if (params.empty()) return true;
-  const bool buffered = !buffers.empty() && step.momentum != 0.0;
-  if (!(buffered ? fits(params, {grads, buffers}) : fits(params, {grads}))) return false;
-  if (!has_kernel(Uniop::sgd, params[0])) return false;
+  const at::TensorList used = step.momentum != 0.0 ? buffers : at::TensorList();
+  const bool alike = used.empty() ? fits(params, {grads}) : fits(params, {grads, used});
+  const bool native = alike && has_kernel(Uniop::sgd, params[0]);
+  if (!native && !may_compose(params, overload)) return false;
   DeviceContext context(params[0].device());
+  if (native) count_native_call(params[0], overload);
+  if (skip_step(grads, grad_scale, found_inf)) return true;
   const std::vector<size_t> members = nonempty(params);
-  if (!skip_step(grads, grad_scale, found_inf) && !members.empty()) {
-    const Flat flat(params, members);
-    Call call(Uniop::sgd, params[0]);
-    flat.in(call, grads);
-    flat.out(call, params);
-    if (buffered) flat.out(call, buffers);
-    call.attr(step.lr).attr(step.momentum).attr(step.dampening).attr(step.weight_decay).attr(step.nesterov).attr(step.maximize);
-    if (!call.attr(step.is_first_step).launch(params[0].scalar_type())) return false;
-  }
-  count_native_call(params[0], overload);
+  if (members.empty() || (native && launch_sgd(params, grads, used, members, step))) return true;
+  for (size_t i : members) compose_sgd(params, grads, used, i, step);
   return true;
 }
 
-void fused_sgd(at::TensorList self, at::TensorList grads, at::TensorList buffers, double weight_decay, double momentum, double lr,
-               double dampening, bool nesterov, bool maximize, bool is_first_step, OptionalTensor grad_scale,
+void fused_sgd(at::TensorList self, at::TensorList grads, at::TensorList buffers, double weight_decay, double momentum,
+               double lr, double dampening, bool nesterov, bool maximize, bool is_first_step, OptionalTensor grad_scale,
                OptionalTensor found_inf) {
   static const int overload = overload_id("aten::_fused_sgd_");
   std::optional<at::Tensor> scale = grad_scale;
   const SgdStep step{lr, momentum, dampening, weight_decay, nesterov, maximize, is_first_step};
   if (!lower_sgd(self, grads, buffers, step, scale, found_inf, overload)) {
-    next_tier<at::_ops::_fused_sgd_>(self, grads, buffers, weight_decay, momentum, lr, dampening, nesterov, maximize, is_first_step,
-                                     scale, found_inf);
+    next_tier<at::_ops::_fused_sgd_>(self, grads, buffers, weight_decay, momentum, lr, dampening, nesterov, maximize,
+                                     is_first_step, scale, found_inf);
   }
 }
 
-void fused_sgd_tensor_lr(at::TensorList self, at::TensorList grads, at::TensorList buffers, double weight_decay, double momentum,
-                         const at::Tensor& lr, double dampening, bool nesterov, bool maximize, bool is_first_step,
-                         OptionalTensor grad_scale, OptionalTensor found_inf) {
-  fused_sgd(self, grads, buffers, weight_decay, momentum, lr.item<double>(), dampening, nesterov, maximize, is_first_step,
-            grad_scale, found_inf);
+void fused_sgd_tensor_lr(at::TensorList self, at::TensorList grads, at::TensorList buffers, double weight_decay,
+                         double momentum, const at::Tensor& lr, double dampening, bool nesterov, bool maximize,
+                         bool is_first_step, OptionalTensor grad_scale, OptionalTensor found_inf) {
+  fused_sgd(self, grads, buffers, weight_decay, momentum, lr.item<double>(), dampening, nesterov, maximize,
+            is_first_step, grad_scale, found_inf);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // In-place random fills and dropout. Every number comes from the device's Philox generator: a call reserves a range of
 // its counters, and the kernel computes element i from (seed, offset, i) alone (uniops.yaml, category random).
-// PyTorch's own templates check the arguments; what is composed of these (randperm, multinomial, …) is random_composed.cpp.
+// PyTorch's own templates check the arguments; what is composed of these (randperm, multinomial, …) is
+// random_composed.cpp.
 #define AT_PER_OPERATOR_HEADERS  // DistributionTemplates.h would include all operators
 #include "bridge/ops/operands.h"
 
@@ -34,8 +35,8 @@ Call& seeded(Call& call, const Generator& generator, c10::Device device, int64_t
 }
 
 // A kernel (seed, offset, a, b) that fills self, whatever its strides.
-bool draw(Uniop uniop, const at::Tensor& self, const Generator& generator, bool wide, fl_scalar a, std::optional<fl_scalar> b,
-          int overload) {
+bool draw(Uniop uniop, const at::Tensor& self, const Generator& generator, bool wide, fl_scalar a,
+          std::optional<fl_scalar> b, int overload) {
   if (!has_kernel(uniop, self)) return false;
   Call call(uniop, self);
   seeded(call.out(self), generator, self.device(), self.numel(), wide).attr(a);
@@ -75,11 +76,13 @@ struct ExponentialKernel {
 
 // range: how many values from `low` on; 0 = 2^64.
 void random_int(at::Tensor self, int64_t low, uint64_t range, const Generator& generator, int overload) {
-  if (draw(Uniop::random_int, self, generator, true, scalar(low), scalar(static_cast<int64_t>(range)), overload)) return;
+  if (draw(Uniop::random_int, self, generator, true, scalar(low), scalar(static_cast<int64_t>(range)), overload))
+    return;
   // The end may be beyond int64: PyTorch then wants it left out.
   const uint64_t end = static_cast<uint64_t>(low) + range;
   const bool open = range == 0 || static_cast<int64_t>(end) <= low;
-  next_tier<at::_ops::random__from>(self, low, open ? std::nullopt : std::optional(static_cast<int64_t>(end)), generator);
+  next_tier<at::_ops::random__from>(self, low, open ? std::nullopt : std::optional(static_cast<int64_t>(end)),
+                                    generator);
 }
 
 int overload_random_from() {
@@ -100,19 +103,32 @@ struct RandomFromToKernel {
 // random_() without bounds: all values from 0 on that the type holds exactly.
 uint64_t natural_range(c10::ScalarType type) {
   switch (type) {
-    case c10::kBool: return 2;
-    case c10::kHalf: return (1ull << 11) + 1;
-    case c10::kBFloat16: return (1ull << 8) + 1;
-    case c10::kFloat: return (1ull << 24) + 1;
-    case c10::kDouble: return (1ull << 53) + 1;
-    case c10::kByte: return 1ull << 8;
-    case c10::kChar: return 1ull << 7;
-    case c10::kShort: return 1ull << 15;
-    case c10::kUInt16: return 1ull << 16;
-    case c10::kInt: return 1ull << 31;
-    case c10::kUInt32: return 1ull << 32;
-    case c10::kUInt64: return 0;
-    default: return 1ull << 63;
+    case c10::kBool:
+      return 2;
+    case c10::kHalf:
+      return (1ull << 11) + 1;
+    case c10::kBFloat16:
+      return (1ull << 8) + 1;
+    case c10::kFloat:
+      return (1ull << 24) + 1;
+    case c10::kDouble:
+      return (1ull << 53) + 1;
+    case c10::kByte:
+      return 1ull << 8;
+    case c10::kChar:
+      return 1ull << 7;
+    case c10::kShort:
+      return 1ull << 15;
+    case c10::kUInt16:
+      return 1ull << 16;
+    case c10::kInt:
+      return 1ull << 31;
+    case c10::kUInt32:
+      return 1ull << 32;
+    case c10::kUInt64:
+      return 0;
+    default:
+      return 1ull << 63;
   }
 }
 
@@ -131,7 +147,8 @@ struct BernoulliKernel {
     if (has_kernel(Uniop::bernoulli, self)) {
       Call call(Uniop::bernoulli, self);
       call.in_optional(at::Tensor()).out(self);
-      if (seeded(call, generator, self.device(), self.numel(), false).attr(p).launch(self.scalar_type(), overload)) return;
+      if (seeded(call, generator, self.device(), self.numel(), false).attr(p).launch(self.scalar_type(), overload))
+        return;
     }
     next_tier<at::_ops::bernoulli__float>(self, p, generator);
   }
@@ -139,15 +156,18 @@ struct BernoulliKernel {
   void operator()(at::Tensor& self, const at::Tensor& probabilities, const Generator& generator) const {
     static const int overload = overload_id("aten::bernoulli_.Tensor");
     at::Tensor p = probabilities.to(self.device());
-    TORCH_CHECK_NOT_IMPLEMENTED(c10::isFloatingType(p.scalar_type()), "bernoulli_ is not implemented for probabilities of type ",
-                                p.scalar_type());
+    TORCH_CHECK_NOT_IMPLEMENTED(c10::isFloatingType(p.scalar_type()),
+                                "bernoulli_ is not implemented for probabilities of type ", p.scalar_type());
     if (has_kernel(Uniop::bernoulli, self)) {
       const c10::ScalarType type = is_double(p) ? c10::kDouble : c10::kFloat;
       p = p.to(type);
       const at::Tensor dense = at::expand_inplace(self, p, "bernoulli_")->contiguous();
       Call call(Uniop::bernoulli, self);
       call.in(dense).out(self);
-      if (seeded(call, generator, self.device(), self.numel(), false).attr(fl_scalar{}).launch(self.scalar_type(), overload)) return;
+      if (seeded(call, generator, self.device(), self.numel(), false)
+              .attr(fl_scalar{})
+              .launch(self.scalar_type(), overload))
+        return;
     }
     next_tier<at::_ops::bernoulli__Tensor>(self, p, generator);
   }
@@ -168,7 +188,9 @@ at::Tensor& random(at::Tensor& self, Generator generator) {
 at::Tensor& random_from(at::Tensor& self, int64_t from, std::optional<int64_t> to, Generator generator) {
   return checked::random_from_to_impl<RandomFromToKernel, PhiloxGenerator>(self, from, to, std::move(generator));
 }
-at::Tensor& random_to(at::Tensor& self, int64_t to, Generator generator) { return random_from(self, 0, to, std::move(generator)); }
+at::Tensor& random_to(at::Tensor& self, int64_t to, Generator generator) {
+  return random_from(self, 0, to, std::move(generator));
+}
 at::Tensor& bernoulli_float(at::Tensor& self, double p, Generator generator) {
   return checked::bernoulli_impl_<BernoulliKernel, PhiloxGenerator>(self, p, std::move(generator));
 }
@@ -197,7 +219,8 @@ at::Tensor& normal_tensor_float_out(const at::Tensor& mean, double std, Generato
 at::Tensor& normal_float_tensor_out(double mean, const at::Tensor& std, Generator generator, at::Tensor& out) {
   return checked::normal_out_impl<NormalKernel, PhiloxGenerator>(out, mean, std, std::move(generator));
 }
-at::Tensor& normal_tensor_tensor_out(const at::Tensor& mean, const at::Tensor& std, Generator generator, at::Tensor& out) {
+at::Tensor& normal_tensor_tensor_out(const at::Tensor& mean, const at::Tensor& std, Generator generator,
+                                     at::Tensor& out) {
   return checked::normal_out_impl<NormalKernel, PhiloxGenerator>(out, mean, std, std::move(generator));
 }
 
@@ -222,7 +245,9 @@ std::tuple<at::Tensor, at::Tensor> native_dropout(const at::Tensor& input, doubl
     const int64_t sizes[] = {dense.numel()}, strides[] = {1};
     Call call(Uniop::dropout, input);
     call.in(dense, sizes, strides).out(out, sizes, strides).out(mask, sizes, strides);
-    if (seeded(call, std::nullopt, input.device(), input.numel(), false).attr(p).launch(input.scalar_type(), overload)) {
+    if (seeded(call, std::nullopt, input.device(), input.numel(), false)
+            .attr(p)
+            .launch(input.scalar_type(), overload)) {
       return {out, mask};
     }
   }
@@ -231,7 +256,8 @@ std::tuple<at::Tensor, at::Tensor> native_dropout(const at::Tensor& input, doubl
 
 at::Tensor native_dropout_backward(const at::Tensor& grad_output, const at::Tensor& mask, double scale) {
   static const int overload = overload_id("aten::native_dropout_backward");
-  TORCH_CHECK(mask.scalar_type() == c10::kBool, "dropout_backward: the mask should be Bool, but is ", mask.scalar_type());
+  TORCH_CHECK(mask.scalar_type() == c10::kBool, "dropout_backward: the mask should be Bool, but is ",
+              mask.scalar_type());
   count_native_call(grad_output, overload);
   return grad_output.mul(mask).mul_(scale);
 }

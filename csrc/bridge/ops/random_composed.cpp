@@ -1,4 +1,5 @@
-// Distributions composed of the random fills of random.cpp: log_normal_, cauchy_, geometric_, rrelu, randperm, multinomial.
+// Distributions composed of the random fills of random.cpp: log_normal_, cauchy_, geometric_, rrelu, randperm,
+// multinomial.
 #define AT_PER_OPERATOR_HEADERS  // DistributionTemplates.h would include all operators
 #include "bridge/ops/operands.h"
 
@@ -66,7 +67,8 @@ struct GeometricKernel {
 };
 
 at::Tensor& log_normal(at::Tensor& self, double mean, double std, Generator generator) {
-  TORCH_CHECK_NOT_IMPLEMENTED(c10::isFloatingType(self.scalar_type()), "log_normal_ is not implemented for ", self.scalar_type());
+  TORCH_CHECK_NOT_IMPLEMENTED(c10::isFloatingType(self.scalar_type()), "log_normal_ is not implemented for ",
+                              self.scalar_type());
   return checked::log_normal_impl_<LogNormalKernel, PhiloxGenerator>(self, mean, std, std::move(generator));
 }
 at::Tensor& cauchy(at::Tensor& self, double median, double sigma, Generator generator) {
@@ -74,16 +76,18 @@ at::Tensor& cauchy(at::Tensor& self, double median, double sigma, Generator gene
 }
 at::Tensor& geometric(at::Tensor& self, double p, Generator generator) {
   const c10::ScalarType type = self.scalar_type();
-  TORCH_CHECK_NOT_IMPLEMENTED(!c10::isComplexType(type) && type != c10::kBool, "geometric_ is not implemented for ", type);
+  TORCH_CHECK_NOT_IMPLEMENTED(!c10::isComplexType(type) && type != c10::kBool, "geometric_ is not implemented for ",
+                              type);
   return checked::geometric_impl_<GeometricKernel, PhiloxGenerator>(self, p, std::move(generator));
 }
 
 // ---- rrelu: negative elements get a random slope, which noise keeps for the backward pass
 
-at::Tensor& rrelu_out(const at::Tensor& self, at::Tensor& noise, const c10::Scalar& lower, const c10::Scalar& upper, bool training,
-                      Generator generator, at::Tensor& out) {
+at::Tensor& rrelu_out(const at::Tensor& self, at::Tensor& noise, const c10::Scalar& lower, const c10::Scalar& upper,
+                      bool training, Generator generator, at::Tensor& out) {
   static const int overload = overload_id("aten::rrelu_with_noise.out");
-  TORCH_CHECK(self.sizes() == noise.sizes(), "noise tensor shape must match self tensor shape. Got self.shape = ", self.sizes(),
+  TORCH_CHECK(self.sizes() == noise.sizes(),
+              "noise tensor shape must match self tensor shape. Got self.shape = ", self.sizes(),
               " noise.shape = ", noise.sizes());
   check_device("rrelu_with_noise", "noise", noise, self);
   count_native_call(self, overload);
@@ -92,15 +96,15 @@ at::Tensor& rrelu_out(const at::Tensor& self, at::Tensor& noise, const c10::Scal
   return at::mul_out(out, self, noise);
 }
 
-at::Tensor rrelu(const at::Tensor& self, at::Tensor& noise, const c10::Scalar& lower, const c10::Scalar& upper, bool training,
-                 Generator generator) {
+at::Tensor rrelu(const at::Tensor& self, at::Tensor& noise, const c10::Scalar& lower, const c10::Scalar& upper,
+                 bool training, Generator generator) {
   at::Tensor out = bridge::empty_like(self);
   rrelu_out(self, noise, lower, upper, training, std::move(generator), out);
   return out;
 }
 
-at::Tensor& rrelu_(at::Tensor& self, at::Tensor& noise, const c10::Scalar& lower, const c10::Scalar& upper, bool training,
-                   Generator generator) {
+at::Tensor& rrelu_(at::Tensor& self, at::Tensor& noise, const c10::Scalar& lower, const c10::Scalar& upper,
+                   bool training, Generator generator) {
   return rrelu_out(self, noise, lower, upper, training, std::move(generator), self);
 }
 
@@ -128,8 +132,10 @@ void multinomial_with_replacement(at::Tensor& result, const at::Tensor& self, in
   const at::Tensor probabilities = self.scalar_type() == c10::kDouble ? self : self.to(c10::kFloat);
   const at::Tensor sums = probabilities.cumsum(-1);
   const at::Tensor total = sums.narrow(-1, sums.size(-1) - 1, 1);
-  const at::Tensor good = probabilities.ge(0).all().logical_and_(total.isfinite().all()).logical_and_(total.gt(0).all());
-  TORCH_CHECK(good.item<bool>(), "invalid multinomial distribution: probabilities must be finite and at least 0, and each row's "
+  const at::Tensor good =
+      probabilities.ge(0).all().logical_and_(total.isfinite().all()).logical_and_(total.gt(0).all());
+  TORCH_CHECK(good.item<bool>(),
+              "invalid multinomial distribution: probabilities must be finite and at least 0, and each row's "
               "sum above 0");
   at::DimVector sizes(self.sizes());
   sizes.back() = samples;

@@ -57,7 +57,8 @@ bool scatter(const at::Tensor& self, int64_t dim, const at::Tensor& index, const
   return index.numel() == 0 || scatter_into(out, dim, index, src);
 }
 
-bool reduce(const at::Tensor& self, int64_t dim, const at::Tensor& index, const Source& src, Mode mode, const at::Tensor& out) {
+bool reduce(const at::Tensor& self, int64_t dim, const at::Tensor& index, const Source& src, Mode mode,
+            const at::Tensor& out) {
   if (index.numel() > 0 && !has_kernel(Uniop::scatter_reduce, out)) return false;
   start_from(self, out);
   return index.numel() == 0 || reduce_into(out, dim, index, src, mode);
@@ -81,17 +82,24 @@ c10::Scalar neutral(Mode mode, c10::ScalarType type) {
     return low ? -infinity : infinity;
   }
   switch (type) {
-    case c10::kBool: return !low;
-    case c10::kByte: return low ? 0 : 255;
-    case c10::kChar: return low ? -128 : 127;
-    case c10::kShort: return low ? -32768 : 32767;
-    case c10::kInt: return low ? std::numeric_limits<int32_t>::min() : std::numeric_limits<int32_t>::max();
-    default: return low ? std::numeric_limits<int64_t>::min() : std::numeric_limits<int64_t>::max();
+    case c10::kBool:
+      return !low;
+    case c10::kByte:
+      return low ? 0 : 255;
+    case c10::kChar:
+      return low ? -128 : 127;
+    case c10::kShort:
+      return low ? -32768 : 32767;
+    case c10::kInt:
+      return low ? std::numeric_limits<int32_t>::min() : std::numeric_limits<int32_t>::max();
+    default:
+      return low ? std::numeric_limits<int64_t>::min() : std::numeric_limits<int64_t>::max();
   }
 }
 
 // out holds sums: divides each by how many values went in.
-void divide_by_count(const at::Tensor& out, int64_t dim, const at::Tensor& index, const at::Tensor& src, bool include_self) {
+void divide_by_count(const at::Tensor& out, int64_t dim, const at::Tensor& index, const at::Tensor& src,
+                     bool include_self) {
   at::Tensor count = include_self ? at::ones_like(out) : at::zeros_like(out);
   count.scatter_add_(dim, index, at::ones_like(src));
   count.masked_fill_(count.eq(0), 1);
@@ -117,23 +125,26 @@ bool write_slices(Uniop uniop, const at::Tensor& self, int64_t dim, const at::Te
 
 }  // namespace
 
-bool scatter_src(const at::Tensor& self, int64_t dim, const at::Tensor& index, const at::Tensor& src, const at::Tensor& out) {
+bool scatter_src(const at::Tensor& self, int64_t dim, const at::Tensor& index, const at::Tensor& src,
+                 const at::Tensor& out) {
   check_operands("scatter", self, index, src);
   return scatter(self, dim, index, {&src, {}}, out);
 }
 
-bool scatter_value(const at::Tensor& self, int64_t dim, const at::Tensor& index, const at::Scalar& value, const at::Tensor& out) {
+bool scatter_value(const at::Tensor& self, int64_t dim, const at::Tensor& index, const at::Scalar& value,
+                   const at::Tensor& out) {
   check_operands("scatter", self, index);
   return scatter(self, dim, index, {nullptr, value}, out);
 }
 
-bool scatter_add(const at::Tensor& self, int64_t dim, const at::Tensor& index, const at::Tensor& src, const at::Tensor& out) {
+bool scatter_add(const at::Tensor& self, int64_t dim, const at::Tensor& index, const at::Tensor& src,
+                 const at::Tensor& out) {
   check_operands("scatter_add", self, index, src);
   return reduce(self, dim, index, {&src, {}}, kSum, out);
 }
 
-bool scatter_reduce(const at::Tensor& self, int64_t dim, const at::Tensor& index, const at::Tensor& src, c10::string_view reduce_,
-                    const at::Tensor& out) {
+bool scatter_reduce(const at::Tensor& self, int64_t dim, const at::Tensor& index, const at::Tensor& src,
+                    c10::string_view reduce_, const at::Tensor& out) {
   check_operands("scatter", self, index, src);
   return reduce(self, dim, index, {&src, {}}, old_mode(reduce_), out);
 }
@@ -154,20 +165,22 @@ bool scatter_reduce_two(const at::Tensor& self, int64_t dim, const at::Tensor& i
   const Mode mode = new_mode(reduce_);
   if (!has_kernel(Uniop::scatter_reduce, out) || (!include_self && !has_kernel(Uniop::scatter, out))) return false;
   start_from(self, out);
-  // If a launch below is declined, the next tier may start over: without include_self it does not read what is set here.
+  // If a launch below is declined, the next tier may start over: without include_self it does not read what is set
+  // here.
   if (!include_self && !scatter_into(out, dim, index, {nullptr, neutral(mode, out.scalar_type())})) return false;
   if (!reduce_into(out, dim, index, {&src, {}}, mode)) return false;
   if (reduce_ == "mean") divide_by_count(out, dim, index, src, include_self);
   return true;
 }
 
-bool index_add(const at::Tensor& self, int64_t dim, const at::Tensor& index, const at::Tensor& source, const at::Scalar& alpha,
-               const at::Tensor& out) {
+bool index_add(const at::Tensor& self, int64_t dim, const at::Tensor& index, const at::Tensor& source,
+               const at::Scalar& alpha, const at::Tensor& out) {
   check_operands("index_add", self, index, source);
   return write_slices(Uniop::index_add, self, dim, index, source, out, alpha);
 }
 
-bool index_copy(const at::Tensor& self, int64_t dim, const at::Tensor& index, const at::Tensor& source, const at::Tensor& out) {
+bool index_copy(const at::Tensor& self, int64_t dim, const at::Tensor& index, const at::Tensor& source,
+                const at::Tensor& out) {
   check_operands("index_copy", self, index, source);
   return write_slices(Uniop::index_copy, self, dim, index, source, out);
 }

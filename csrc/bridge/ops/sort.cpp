@@ -32,8 +32,10 @@ bool lower_search(const Search& what, const at::Tensor& out, int overload) {
     count_native_call(out, overload);
     return true;
   }
-  if (!has_kernel(Uniop::searchsorted, out, at::result_type(what.sequence, what.values), out.scalar_type())) return false;
-  at::Tensor sequence = what.sequence, values = what.values, sorter = what.sorter.defined() ? what.sorter : at::Tensor();
+  if (!has_kernel(Uniop::searchsorted, out, at::result_type(what.sequence, what.values), out.scalar_type()))
+    return false;
+  at::Tensor sequence = what.sequence, values = what.values,
+             sorter = what.sorter.defined() ? what.sorter : at::Tensor();
   const c10::ScalarType type = at::result_type(sequence, values);
   sequence = sequence.to(type).contiguous();
   values = values.to(type).contiguous();
@@ -47,17 +49,21 @@ bool lower_search(const Search& what, const at::Tensor& out, int overload) {
 }
 
 // PyTorch's checks, but for the sorter's values: the kernel checks those without a wait.
-Search check_search(const at::Tensor& sequence, const at::Tensor& values, const at::Tensor& out, bool out_int32, bool right,
-                    std::optional<std::string_view> side, const std::optional<at::Tensor>& sorter) {
+Search check_search(const at::Tensor& sequence, const at::Tensor& values, const at::Tensor& out, bool out_int32,
+                    bool right, std::optional<std::string_view> side, const std::optional<at::Tensor>& sorter) {
   at::Tensor order = sorter.value_or(at::Tensor());
   at::native::searchsorted_pre_check(sequence, values, out, out_int32, right, side, at::Tensor());
   if (order.defined()) {
-    TORCH_CHECK(order.device() == sequence.device(), "torch.searchsorted(): sorter and boundary tensors should have same device "
-                "type, but got sorter tensor device type ", order.device(), " and input value tensor device type ", sequence.device());
-    TORCH_CHECK(order.sizes() == sequence.sizes(), "torch.searchsorted(): boundary and sorter must have the same size, but got "
-                "boundary tensor ", sequence.sizes(), "and got sorter tensor ", order.sizes());
-    TORCH_CHECK(order.scalar_type() == c10::kLong, "torch.searchsorted(): sorter must be a tensor of long dtype but got dtype ",
-                order.scalar_type());
+    TORCH_CHECK(order.device() == sequence.device(),
+                "torch.searchsorted(): sorter and boundary tensors should have same device "
+                "type, but got sorter tensor device type ",
+                order.device(), " and input value tensor device type ", sequence.device());
+    TORCH_CHECK(order.sizes() == sequence.sizes(),
+                "torch.searchsorted(): boundary and sorter must have the same size, but got "
+                "boundary tensor ",
+                sequence.sizes(), "and got sorter tensor ", order.sizes());
+    TORCH_CHECK(order.scalar_type() == c10::kLong,
+                "torch.searchsorted(): sorter must be a tensor of long dtype but got dtype ", order.scalar_type());
   }
   return {sequence, values, order, right || (side && *side == "right")};
 }
@@ -69,7 +75,8 @@ at::Tensor new_positions(const at::Tensor& like, at::IntArrayRef sizes, bool out
 using Side = std::optional<std::string_view>;
 using Sorter = const std::optional<at::Tensor>&;
 
-at::Tensor searchsorted(const at::Tensor& sequence, const at::Tensor& values, bool out_int32, bool right, Side side, Sorter sorter) {
+at::Tensor searchsorted(const at::Tensor& sequence, const at::Tensor& values, bool out_int32, bool right, Side side,
+                        Sorter sorter) {
   static const int overload = overload_id("aten::searchsorted.Tensor");
   const at::Tensor out = new_positions(sequence, values.sizes(), out_int32);
   const Search what = check_search(sequence, values, out, out_int32, right, side, sorter);
@@ -77,8 +84,8 @@ at::Tensor searchsorted(const at::Tensor& sequence, const at::Tensor& values, bo
   return next_tier<at::_ops::searchsorted_Tensor>(sequence, values, out_int32, right, side, sorter);
 }
 
-at::Tensor& searchsorted_out(const at::Tensor& sequence, const at::Tensor& values, bool out_int32, bool right, Side side,
-                             Sorter sorter, at::Tensor& out) {
+at::Tensor& searchsorted_out(const at::Tensor& sequence, const at::Tensor& values, bool out_int32, bool right,
+                             Side side, Sorter sorter, at::Tensor& out) {
   static const int overload = overload_id("aten::searchsorted.Tensor_out");
   const Search what = check_search(sequence, values, out, out_int32, right, side, sorter);
   check_device("searchsorted", "out", out, sequence);
@@ -89,13 +96,14 @@ at::Tensor& searchsorted_out(const at::Tensor& sequence, const at::Tensor& value
   return out;
 }
 
-at::Tensor searchsorted_scalar(const at::Tensor& sequence, const c10::Scalar& value, bool out_int32, bool right, Side side,
-                               Sorter sorter) {
-  return searchsorted(sequence, at::native::searchsorted_scalar_tensor(value, sequence.device()), out_int32, right, side, sorter);
+at::Tensor searchsorted_scalar(const at::Tensor& sequence, const c10::Scalar& value, bool out_int32, bool right,
+                               Side side, Sorter sorter) {
+  return searchsorted(sequence, at::native::searchsorted_scalar_tensor(value, sequence.device()), out_int32, right,
+                      side, sorter);
 }
 
-at::Tensor& searchsorted_scalar_out(const at::Tensor& sequence, const c10::Scalar& value, bool out_int32, bool right, Side side,
-                                    Sorter sorter, at::Tensor& out) {
+at::Tensor& searchsorted_scalar_out(const at::Tensor& sequence, const c10::Scalar& value, bool out_int32, bool right,
+                                    Side side, Sorter sorter, at::Tensor& out) {
   const at::Tensor values = at::native::searchsorted_scalar_tensor(value, sequence.device());
   return searchsorted_out(sequence, values, out_int32, right, side, sorter, out);
 }
@@ -112,13 +120,15 @@ at::Tensor bucketize(const at::Tensor& self, const at::Tensor& boundaries, bool 
   return next_tier<at::_ops::bucketize_Tensor>(self, boundaries, out_int32, right);
 }
 
-at::Tensor& bucketize_out(const at::Tensor& self, const at::Tensor& boundaries, bool out_int32, bool right, at::Tensor& out) {
+at::Tensor& bucketize_out(const at::Tensor& self, const at::Tensor& boundaries, bool out_int32, bool right,
+                          at::Tensor& out) {
   static const int overload = overload_id("aten::bucketize.Tensor_out");
   check_boundaries(boundaries);
   const Search what = check_search(boundaries, self, out, out_int32, right, {}, {});
   check_device("bucketize", "out", out, boundaries);
   resize_to(out, self.sizes());
-  if (!lower_search(what, out, overload)) return next_tier<at::_ops::bucketize_Tensor_out>(self, boundaries, out_int32, right, out);
+  if (!lower_search(what, out, overload))
+    return next_tier<at::_ops::bucketize_Tensor_out>(self, boundaries, out_int32, right, out);
   return out;
 }
 
@@ -131,7 +141,8 @@ at::Tensor bucketize_scalar(const c10::Scalar& self, const at::Tensor& boundarie
 at::Tensor bincount(const at::Tensor& self, const std::optional<at::Tensor>& weights_, int64_t minlength) {
   static const int overload = overload_id("aten::bincount");
   TORCH_CHECK(minlength >= 0, "minlength should be >= 0");
-  TORCH_CHECK_NOT_IMPLEMENTED(c10::isIntegralType(self.scalar_type(), false), "bincount is not implemented for ", self.scalar_type());
+  TORCH_CHECK_NOT_IMPLEMENTED(c10::isIntegralType(self.scalar_type(), false), "bincount is not implemented for ",
+                              self.scalar_type());
   at::Tensor weights = weights_.value_or(at::Tensor());
   if (self.dim() == 1 && self.numel() == 0) {
     const at::Tensor out = empty({minlength}, c10::kLong, self.device());
@@ -179,7 +190,8 @@ bool sort_stable(const at::Tensor& self, std::optional<bool>, int64_t dim, bool 
       .launch(self.scalar_type());
 }
 
-bool topk(const at::Tensor& self, int64_t k, int64_t dim, bool largest, bool, const at::Tensor& values, const at::Tensor& indices) {
+bool topk(const at::Tensor& self, int64_t k, int64_t dim, bool largest, bool, const at::Tensor& values,
+          const at::Tensor& indices) {
   if (values.numel() == 0) return true;
   if (self.dim() == 0) return single(self, values, indices);
   return Call(Uniop::topk, self)
