@@ -92,10 +92,8 @@ template <class S> class Forward {
     T* packed_values = scratch<T>(kScratchOperand2, keys * value_width);
     const auto pack_keys = make_pack_b<T>(MatrixView<const S>{key_.head(b, h), key_.stride[3], key_.stride[2]});
     const auto pack_values = make_pack_b<T>(MatrixView<const S>{value_.head(b, h), value_.stride[2], value_.stride[3]});
-    for (int64_t k = 0; k < keys; k += kColumns) pack_keys(packed_keys + k * s_.depth, k, std::min(kColumns, keys - k), 0, s_.depth);
-    for (int64_t c = 0; c < s_.value_depth; c += kColumns) {
-      pack_values(packed_values + c * keys, c, std::min(kColumns, s_.value_depth - c), 0, keys);
-    }
+    pack_keys(packed_keys, 0, keys, 0, s_.depth);
+    pack_values(packed_values, 0, s_.value_depth, 0, keys);
     for (int64_t q = first; q < last; q += kQueryBlock) {
       run_block(b, h, q, std::min(kQueryBlock, last - q), keys, packed_keys, packed_values);
     }

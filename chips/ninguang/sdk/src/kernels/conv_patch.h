@@ -75,71 +75,79 @@ template <class Body> inline void with_step(int64_t step, const Body& body) {
 
 }  // namespace detail
 
-// The segments of up to kVectors vectors of positions for every tap.
-template <class T, int kVectors> class ConvPatch {
+// The segments of a run of positions, cut into vectors, for every tap.
+template <class T> class ConvPatch {
  public:
-  ConvPatch(const ConvGrid& g, int64_t position, int64_t count) : step_(g.step[2]) {
+  ConvPatch(const ConvGrid& g, int64_t position, int64_t count) : step_(g.step[2]), vectors_((count + kLanes<T> - 1) / kLanes<T>) {
     // Shared by all patches of a thread, which has one alive at a time: no allocation per patch.
-    static thread_local std::vector<detail::ConvSegment> segments;
-    static thread_local std::vector<int> starts;
-    segments.clear();
-    starts.clear();
-    find_runs(g, position, count);
+    static thread_local Storage storage;
+    storage.segments.clear();
+    storage.starts.clear();
+    find_runs(g, position, count, storage);
     for (const ConvTap& tap : g.taps) {
-      for (int v = 0; v < kVectors; ++v) {
-        starts.push_back(static_cast<int>(segments.size()));
-        for (int i = run_start_[v]; i < run_start_[v + 1]; ++i) add_segment(g, tap, runs_[i], segments);
+      size_t next = 0;
+      for (int64_t v = 0; v < vectors_; ++v) {
+        storage.starts.push_back(static_cast<int>(storage.segments.size()));
+        for (; next < storage.runs.size() && storage.runs[next].vector == v; ++next) {
+          add_segment(g, tap, storage.runs[next], storage.segments);
+        }
         // At least one, so that the first load needs no question.
-        if (static_cast<size_t>(starts.back()) == segments.size()) segments.push_back({0, 0});
+        if (static_cast<size_t>(storage.starts.back()) == storage.segments.size()) storage.segments.push_back({0, 0});
       }
     }
-    starts.push_back(static_cast<int>(segments.size()));
-    segments_ = segments.data();
-    starts_ = starts.data();
+    storage.starts.push_back(static_cast<int>(storage.segments.size()));
+    segments_ = storage.segments.data();
+    starts_ = storage.starts.data();
   }
 
   int64_t step() const { return step_; }
+  int64_t vectors() const { return vectors_; }
 
-  // The vector `v` of values at `tap` in the channel that begins at src. kStep: step(), or 0.
-  template <int kStep> Vector<T> values(const T* src, int64_t tap, int v) const {
-    const int* start = starts_ + tap * kVectors + v;
-    const detail::ConvSegment *segment = segments_ + start[0], *end = segments_ + start[1];
-    Vector<T> result = detail::masked_load<kStep>(Vector<T>{}, segment->mask, src + segment->offset, step_);
-    while (++segment < end) result = detail::masked_load<kStep>(result, segment->mask, src + segment->offset, step_);
-    return result;
+  // store_vector(v, values) for the values at `tap` in the channel that begins at src. kStep: step(), or 0.
+  template <int kStep, class Store> void for_vectors(const T* src, int64_t tap, const Store& store_vector) const {
+    const int* start = starts_ + tap * vectors_;
+    const detail::ConvSegment* segment = segments_ + start[0];
+    for (int64_t v = 0; v < vectors_; ++v) {
+      const detail::ConvSegment* const end = segments_ + start[v + 1];
+      Vector<T> result = detail::masked_load<kStep>(Vector<T>{}, segment->mask, src + segment->offset, step_);
+      while (++segment < end) result = detail::masked_load<kStep>(result, segment->mask, src + segment->offset, step_);
+      store_vector(v, result);
+    }
   }
 
  private:
+  // Positions of one image row in one vector.
   struct Run {
+    int64_t vector, image, position[3];
     int lane, count;
-    int64_t image, position[3];
+  };
+  struct Storage {
+    std::vector<detail::ConvSegment> segments;
+    std::vector<int> starts;
+    std::vector<Run> runs;
   };
 
-  void find_runs(const ConvGrid& g, int64_t position, int64_t count) {
-    const int64_t plane = g.plane();
-    int runs = 0;
-    for (int v = 0; v < kVectors; ++v) {
-      run_start_[v] = runs;
-      int lane = 0;
-      while (lane < kLanes<T> && count > 0) {
-        Run& run = runs_[runs++];
-        const int64_t rest = position % plane;
-        run.lane = lane;
-        run.image = position / plane;
-        run.position[2] = rest % g.grid[2];
-        run.position[1] = rest / g.grid[2] % g.grid[1];
-        run.position[0] = rest / (g.grid[2] * g.grid[1]);
-        const int64_t length = std::min(std::min<int64_t>(kLanes<T> - lane, count), g.grid[2] - run.position[2]);
-        run.count = static_cast<int>(length);
-        lane += run.count;
-        position += length;
-        count -= length;
-      }
+  void find_runs(const ConvGrid& g, int64_t position, int64_t count, Storage& storage) {
+    storage.runs.clear();
+    int64_t image = position / g.plane(), rest = position % g.plane();
+    int64_t at[3] = {rest / (g.grid[2] * g.grid[1]), rest / g.grid[2] % g.grid[1], rest % g.grid[2]};
+    for (int64_t done = 0; done < count;) {
+      Run run;
+      run.vector = done / kLanes<T>;
+      run.lane = static_cast<int>(done % kLanes<T>);
+      run.image = image;
+      std::copy_n(at, 3, run.position);
+      const int64_t length = std::min(std::min<int64_t>(kLanes<T> - run.lane, count - done), g.grid[2] - at[2]);
+      run.count = static_cast<int>(length);
+      storage.runs.push_back(run);
+      done += length;
+      at[2] += length;
+      for (int d = 2; d > 0 && at[d] == g.grid[d]; --d) at[d] = 0, ++at[d - 1];
+      if (at[0] == g.grid[0]) at[0] = 0, ++image;
     }
-    run_start_[kVectors] = runs;
   }
 
-  void add_segment(const ConvGrid& g, const ConvTap& tap, const Run& run, std::vector<detail::ConvSegment>& segments) {
+  static void add_segment(const ConvGrid& g, const ConvTap& tap, const Run& run, std::vector<detail::ConvSegment>& segments) {
     int64_t at[3];
     for (int d = 0; d < 3; ++d) at[d] = run.position[d] * g.step[d] + tap.offset[d];
     if (at[0] < 0 || at[0] >= g.extent[0] || at[1] < 0 || at[1] >= g.extent[1]) return;
@@ -152,11 +160,9 @@ template <class T, int kVectors> class ConvPatch {
     segments.push_back({mask, run.image * g.batch_stride + row + at[2] - run.lane * step});
   }
 
-  const int64_t step_;
+  const int64_t step_, vectors_;
   const detail::ConvSegment* segments_;
   const int* starts_;
-  Run runs_[kVectors * kLanes<T>];
-  int run_start_[kVectors + 1];
 };
 
 }  // namespace ng

@@ -41,15 +41,21 @@ ConvGrid forward_grid(const ConvProblem& p, const Image& src) {
 // b of a product with columns = positions and k = channel * taps + tap.
 template <class T> auto make_pack_patches(const ConvGrid& g, const T* src, int64_t channel_stride) {
   return [&g, src, channel_stride](T* dst, int64_t column, int64_t columns, int64_t k, int64_t depth) {
-    const ConvPatch<T, kGemmVectors> patch(g, column, columns);
-    const int64_t taps = static_cast<int64_t>(g.taps.size());
+    const ConvPatch<T> patch(g, column, columns);
+    const int64_t taps = static_cast<int64_t>(g.taps.size()), panel_size = depth * kGemmColumns<T>;
+    if (patch.vectors() % kGemmVectors != 0) {
+      // The last panel has one vector.
+      T* last = dst + columns / kGemmColumns<T> * panel_size + kLanes<T>;
+      for (int64_t i = 0; i < depth; ++i) store(last + i * kGemmColumns<T>, Vector<T>{});
+    }
     detail::with_step(patch.step(), [&](auto step) {
       int64_t tap = k % taps;
       const T* channel = src + k / taps * channel_stride;
-      T* to = dst;
-      for (int64_t i = 0; i < depth; ++i, to += kGemmColumns<T>) {
-        store(to, patch.template values<step.value>(channel, tap, 0));
-        store(to + kLanes<T>, patch.template values<step.value>(channel, tap, 1));
+      T* row = dst;
+      for (int64_t i = 0; i < depth; ++i, row += kGemmColumns<T>) {
+        patch.template for_vectors<step.value>(channel, tap, [&](int64_t v, Vector<T> values) {
+          store(row + v / kGemmVectors * panel_size + v % kGemmVectors * kLanes<T>, values);
+        });
         if (++tap == taps) tap = 0, channel += channel_stride;
       }
     });
@@ -219,21 +225,26 @@ template <class T> auto make_pack_images(const T* data, int64_t batch_stride, in
 // b of the weight's gradient: k = positions, columns = channel * taps + tap.
 template <class T> auto make_pack_patch_columns(const ConvGrid& g, const T* src, int64_t channel_stride) {
   return [&g, src, channel_stride](T* dst, int64_t column, int64_t columns, int64_t k, int64_t depth) {
-    constexpr int64_t kColumns = kGemmColumns<T>, kLane = kLanes<T>;
+    constexpr int64_t kColumns = kGemmColumns<T>, kLane = kLanes<T>, kVectors = 4;
     const int64_t taps = static_cast<int64_t>(g.taps.size());
-    alignas(64) T block[kColumns * kLane] = {};
-    for (int64_t i = 0; i < depth; i += kLane) {
-      const int64_t count = std::min(kLane, depth - i);
-      const ConvPatch<T, 1> patch(g, k + i, count);
+    alignas(64) T block[kColumns * kLane * kVectors] = {};
+    for (int64_t i = 0; i < depth; i += kLane * kVectors) {
+      const int64_t count = std::min(kLane * kVectors, depth - i);
+      const ConvPatch<T> patch(g, k + i, count);
       detail::with_step(patch.step(), [&](auto step) {
         int64_t tap = column % taps;
         const T* channel = src + column / taps * channel_stride;
-        for (int64_t c = 0; c < columns; ++c) {
-          store(block + c * kLane, patch.template values<step.value>(channel, tap, 0));
-          if (++tap == taps) tap = 0, channel += channel_stride;
+        for (int64_t c0 = 0; c0 < columns; c0 += kColumns) {
+          const int64_t width = std::min(kColumns, columns - c0);
+          if (width < kColumns) std::fill(block, block + kColumns * kLane * kVectors, T(0));
+          for (int64_t c = 0; c < width; ++c) {
+            T* line = block + c * kLane * kVectors;
+            patch.template for_vectors<step.value>(channel, tap, [&](int64_t v, Vector<T> values) { store(line + v * kLane, values); });
+            if (++tap == taps) tap = 0, channel += channel_stride;
+          }
+          transpose_block(block, kLane * kVectors, dst + c0 * depth + i * kColumns, kColumns, kColumns, count);
         }
       });
-      transpose_block(block, kLane, dst + i * kColumns, kColumns, kColumns, count);
     }
   };
 }

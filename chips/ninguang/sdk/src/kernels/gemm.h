@@ -52,7 +52,8 @@ void pack_a(T* packed, int64_t rows, int64_t depth, const PackA& pack, bool para
 namespace detail {
 
 // One task: rows [row0, row1) x columns [col0, col1) of the product.
-// pack_b(dst, column, columns, k, depth): dst[i * kGemmColumns + c] = b[k + i][column + c], zero for the rest.
+// pack_b(dst, column, columns, k, depth): panels of kGemmColumns columns one after the other, in each
+// dst[i * kGemmColumns + c] = b[k + i][column + c], zero for the columns that fill up the last panel.
 // finish(row, rows, column, columns, tile, ld_tile): the tile's sums are complete.
 template <class T, class PackB, class Finish>
 void gemm_task(const T* packed_a, const GemmShape& shape, int64_t row0, int64_t row1, int64_t col0, int64_t col1,
@@ -65,9 +66,7 @@ void gemm_task(const T* packed_a, const GemmShape& shape, int64_t row0, int64_t 
   alignas(64) T tile[kGemmRows * kColumns];
   for (int64_t k = 0; k < shape.depth; k += block) {
     const int64_t depth = std::min(block, shape.depth - k);
-    for (int64_t c = col0; c < col1; c += kColumns) {
-      pack_b(panels_b + (c - col0) * depth, c, std::min(kColumns, col1 - c), k, depth);
-    }
+    pack_b(panels_b, col0, col1 - col0, k, depth);
     const bool first = k == 0, last = k + depth == shape.depth;
     for (int64_t r = row0; r < row1; r += kGemmRows) {
       const int64_t rows = std::min<int64_t>(kGemmRows, shape.rows - r);
@@ -154,30 +153,36 @@ template <class T, class S> auto make_pack_a(MatrixView<S> a) {
 template <class T, class S> auto make_pack_b(MatrixView<S> b) {
   return [b](T* dst, int64_t column, int64_t columns, int64_t k, int64_t depth) {
     constexpr int64_t kColumns = kGemmColumns<T>;
-    const S* src = b.at(k, column);
-    if (columns < kColumns) std::memset(dst, 0, depth * kColumns * sizeof(T));
-    if (b.column_stride == 1) {
-      for (int64_t i = 0; i < depth; ++i, src += b.row_stride, dst += kColumns) {
-        if constexpr (std::is_same_v<T, std::remove_const_t<S>>) {
-          if (columns == kColumns) {
-            store(dst, load(src));
-            store(dst + kLanes<T>, load(src + kLanes<T>));
-            continue;
-          }
-        } else if constexpr (is_half<std::remove_const_t<S>>) {
-          to_float(src, dst, columns);
-          continue;
-        }
-        for (int64_t c = 0; c < columns; ++c) dst[c] = static_cast<T>(src[c]);
+    const int64_t rest = columns % kColumns, panel_size = depth * kColumns;
+    if (rest != 0) std::memset(dst + columns / kColumns * panel_size, 0, panel_size * sizeof(T));
+    if (b.column_stride != 1 && b.row_stride == 1) {
+      for (int64_t c = 0; c < columns; c += kColumns, dst += panel_size) {
+        transpose_block(b.at(k, column + c), b.column_stride, dst, kColumns, std::min(kColumns, columns - c), depth);
       }
       return;
     }
-    if (b.row_stride == 1) {
-      transpose_block(src, b.column_stride, dst, kColumns, columns, depth);
-      return;
-    }
+    // Row by row over all panels: memory is read in long runs.
+    const S* src = b.at(k, column);
     for (int64_t i = 0; i < depth; ++i, src += b.row_stride, dst += kColumns) {
-      for (int64_t c = 0; c < columns; ++c) dst[c] = static_cast<T>(src[c * b.column_stride]);
+      T* to = dst;
+      for (int64_t c = 0; c < columns; c += kColumns, to += panel_size) {
+        const int64_t count = std::min(kColumns, columns - c);
+        if (b.column_stride != 1) {
+          for (int64_t j = 0; j < count; ++j) to[j] = static_cast<T>(src[(c + j) * b.column_stride]);
+          continue;
+        }
+        if constexpr (std::is_same_v<T, std::remove_const_t<S>>) {
+          if (count == kColumns) {
+            store(to, load(src + c));
+            store(to + kLanes<T>, load(src + c + kLanes<T>));
+            continue;
+          }
+        } else if constexpr (is_half<std::remove_const_t<S>>) {
+          to_float(src + c, to, count);
+          continue;
+        }
+        for (int64_t j = 0; j < count; ++j) to[j] = static_cast<T>(src[c + j]);
+      }
     }
   };
 }
