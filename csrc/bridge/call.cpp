@@ -257,7 +257,8 @@ bool lower_elementwise(const Elementwise& what, at::TensorIteratorBase& iter, co
   const int num_inputs = iter.ninputs();
   TORCH_INTERNAL_ASSERT(iter.noutputs() == 1 && num_inputs <= 8);
   Device& device = fl::device(iter.device(0).index());
-  c10::ScalarType compute = iter.common_dtype();
+  c10::ScalarType compute = what.compute;
+  if (compute == c10::ScalarType::Undefined) compute = iter.common_dtype();
   if (compute == c10::ScalarType::Undefined) compute = iter.dtype(num_inputs > 0 ? num_inputs : 0);
   const c10::ScalarType actual = iter.dtype(0), wanted = out_type(what.out, compute, actual);
   if (device.kernel(static_cast<int>(what.uniop), to_dtype(compute), to_dtype(wanted)) == nullptr) return false;

@@ -99,6 +99,7 @@ struct Elementwise {
   bool swap = false;              // ATen's iterator has the two inputs in the other order
   uint32_t keep_dtype_mask = 0;   // bit i: input i keeps its own type (where's condition)
   int overload = kUncounted;
+  c10::ScalarType compute = c10::ScalarType::Undefined;  // else the iterator's common type, else the first input's
 };
 
 // One elementwise UniOp over a built iterator: one output, 0 to 8 inputs. CPU scalars become immediates; inputs are cast

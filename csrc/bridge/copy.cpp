@@ -1,7 +1,9 @@
 // Copies in every direction: dtype, layout, host to device and back, device to device, chip to chip; and the reads of
 // single elements. copy_() of PyTorch arrives here as _copy_from(self, dst).
 #include <ATen/Functions.h>
+#include <ATen/MemoryOverlap.h>
 #include <ATen/TensorIterator.h>
+#include <ATen/native/Resize.h>
 #include <torch/library.h>
 
 #include "bridge/call.h"

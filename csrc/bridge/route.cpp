@@ -63,9 +63,13 @@ Overload& overload_of(const c10::OperatorHandle& op) {
 Tier pin_of(int device, const Overload& overload) {
   auto& r = routes();
   std::shared_lock lock(r.mutex);
-  if (r.pins.empty()) return kNoPin;
-  for (const auto& name : {overload.name, overload.base})
-    if (auto it = r.pins.find({device, name}); it != r.pins.end()) return it->second;
+  if (!r.pins.empty())
+    for (const auto& name : {overload.name, overload.base})
+      if (auto it = r.pins.find({device, name}); it != r.pins.end()) return it->second;
+  const auto& declared = fl::device(device).spec->pins;
+  if (!declared.empty())
+    for (const auto& name : {overload.name, overload.base})
+      if (auto it = declared.find(name); it != declared.end()) return it->second == "cpu" ? Tier::Cpu : it->second == "library" ? Tier::Library : Tier::Decompose;
   return kNoPin;
 }
 
@@ -110,7 +114,9 @@ bool try_python(Overload& overload, const c10::OperatorHandle& op, torch::jit::S
   struct Pop {
     ~Pop() { decomposing.pop_back(); }
   } pop;
-  if (!python_tier(op, stack, tier)) return false;
+  const PythonResult result = python_tier(op, stack, tier);
+  if (result == PythonResult::Absent) absent.store(true);
+  if (result != PythonResult::Done) return false;
   count(device, overload.id, tier);
   return true;
 }

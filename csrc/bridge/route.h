@@ -19,17 +19,18 @@ void cpu_tier(const c10::OperatorHandle& op, torch::jit::Stack* stack, c10::Devi
 
 // Unboxed: next_tier<at::_ops::add_Tensor>(self, other, alpha).
 template <class Op, class... Args>
-auto next_tier(Args&&... args) {
+decltype(auto) next_tier(Args&&... args) {
   return at::native::call_fallback_fn<&route, Op>::call(std::forward<Args>(args)...);
 }
 template <class Op, class... Args>
-auto next_tier_symint(Args&&... args) {
+decltype(auto) next_tier_symint(Args&&... args) {
   return at::native::call_fallback_fn_symint<&route, Op>::call(std::forward<Args>(args)...);
 }
 
-// Installed by the Python binding: runs the Python decomposition or library provider of `op`. Returns false if there is
-// none (or it declines with NotImplementedError); then the stack is unchanged.
-using PythonTier = bool (*)(const c10::OperatorHandle& op, torch::jit::Stack* stack, Tier tier);
+// Installed by the Python binding: runs the Python decomposition or library provider of `op`. Unless Done, the stack is
+// unchanged: Absent = there is none (remembered until reset_routes()), Declined = not for these arguments.
+enum class PythonResult { Absent, Declined, Done };
+using PythonTier = PythonResult (*)(const c10::OperatorHandle& op, torch::jit::Stack* stack, Tier tier);
 void set_python_tier(PythonTier tier);
 
 // A pin (profile or user): the first tier that may serve an overload on a device. Name without overload pins all of it.

@@ -31,6 +31,7 @@ struct AdapterSpec {
   bool only_listed = false;  // true: UniOps missing from `native` are not native
   std::map<std::string, std::vector<std::string>> native;  // UniOp -> allowed dtype names; empty vector: `dtypes`
   std::vector<std::string> not_native;                     // UniOps pinned to another tier
+  std::map<std::string, std::string> pins;                 // "aten::gelu" -> first tier allowed; read by the router
   std::vector<std::string> dtypes;                         // dtype names the chip has; empty: all
   uint64_t memory_limit_bytes = 0;                         // 0: what the device reports
   double memory_fraction = 1.0;

@@ -144,6 +144,17 @@ void multinomial_with_replacement(at::Tensor& result, const at::Tensor& self, in
   result.copy_(at::searchsorted(sums, numbers, /*out_int32=*/false, /*right=*/true));
 }
 
+// ATen checks probabilities with these. The device has no assertions of its own: the host waits and looks.
+void assert_async_message(const at::Tensor& self, c10::string_view message) {
+  static const int overload = overload_id("aten::_assert_async.msg");
+  TORCH_CHECK(self.is_nonzero(), message.empty() ? c10::string_view("assertion failed") : message);
+  count_native_call(self, overload);
+}
+
+void assert_async(const at::Tensor& self) {
+  assert_async_message(self, "Expected Tensor with single nonzero value, but got zero");
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
@@ -154,6 +165,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("rrelu_with_noise.out", rrelu_out);
   m.impl("rrelu_with_noise_", rrelu_);
   m.impl("randperm.generator_out", randperm_out);
+  m.impl("_assert_async", assert_async);
+  m.impl("_assert_async.msg", assert_async_message);
   m.impl("multinomial", at::native::multinomial);
   m.impl("multinomial.out", at::native::multinomial_out);
 }

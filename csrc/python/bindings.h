@@ -1,0 +1,7 @@
+// Parts of torch_fl._C that live in files of their own.
+#pragma once
+#include <torch/csrc/utils/pybind.h>
+
+namespace fl::python {
+void bind_routing(py::module& m);
+}

@@ -1,0 +1,241 @@
+// torch_fl._C: bindings only. Everything here is called from torch_fl's Python rooms; none of it is on the dispatch path.
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/Generator.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include "bridge/allocator.h"
+#include "bridge/dtype.h"
+#include "bridge/generator.h"
+#include "bridge/hooks.h"
+#include "core/allocator.h"
+#include "core/counters.h"
+#include "core/device.h"
+#include "core/error.h"
+#include "core/stream.h"
+#include "python/bindings.h"
+#include "uniops.h"
+
+namespace fl::python {
+
+namespace {
+
+// Vendor errors become PyTorch's own exception types.
+void raise_torch(fl_status status, const std::string& message) {
+  switch (status) {
+    case FL_STATUS_OUT_OF_MEMORY: TORCH_CHECK_WITH(OutOfMemoryError, false, message);
+    case FL_STATUS_OUT_OF_RANGE: TORCH_CHECK_INDEX(false, message);
+    case FL_STATUS_UNIMPLEMENTED: TORCH_CHECK_NOT_IMPLEMENTED(false, message);
+    case FL_STATUS_INVALID_ARGUMENT:
+    case FL_STATUS_FAILED_PRECONDITION:
+    case FL_STATUS_NOT_FOUND: TORCH_CHECK(false, message);
+    default:
+      throw c10::AcceleratorError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, status, message);
+  }
+}
+
+std::vector<std::string> capability_names(uint32_t capabilities) {
+  std::vector<std::string> names;
+  const std::pair<uint32_t, const char*> all[] = {{FL_CAP_POINTERS, "pointers"}, {FL_CAP_IN_PLACE, "in_place"},
+                                                  {FL_CAP_HOST_VISIBLE, "host_visible"}, {FL_CAP_COMPILER, "compiler"},
+                                                  {FL_CAP_PEER, "peer"}};
+  for (const auto& [bit, name] : all)
+    if (capabilities & bit) names.emplace_back(name);
+  return names;
+}
+
+py::dict device_info(int index) {
+  const Device& d = device(index);
+  py::dict out;
+  out["index"] = d.index;
+  out["ordinal"] = d.ordinal;
+  out["name"] = d.name;
+  out["chip"] = d.chip;
+  out["arch"] = d.arch;
+  out["uuid"] = d.uuid;
+  out["adapter"] = std::string(d.adapter->name);
+  out["adapter_version"] = std::string(d.adapter->version ? d.adapter->version : "");
+  out["adapter_path"] = d.spec->path;
+  out["profile_path"] = d.spec->profile_path;
+  out["total_memory"] = d.total_memory;
+  out["capabilities"] = capability_names(d.capabilities);
+  out["alignment"] = d.alignment;
+  out["multi_processor_count"] = d.multi_processor_count;
+  out["lost"] = d.lost();
+  return out;
+}
+
+AdapterSpec to_spec(const py::dict& dict) {
+  AdapterSpec spec;
+  for (const auto& [key, value] : dict) {
+    const auto name = py::cast<std::string>(key);
+    if (name == "path") spec.path = py::cast<std::string>(value);
+    else if (name == "device_name") spec.device_name = py::cast<std::string>(value);
+    else if (name == "profile_path") spec.profile_path = py::cast<std::string>(value);
+    else if (name == "max_devices") spec.max_devices = py::cast<int>(value);
+    else if (name == "only_listed") spec.only_listed = py::cast<bool>(value);
+    else if (name == "native") spec.native = py::cast<std::map<std::string, std::vector<std::string>>>(value);
+    else if (name == "not_native") spec.not_native = py::cast<std::vector<std::string>>(value);
+    else if (name == "pins") spec.pins = py::cast<std::map<std::string, std::string>>(value);
+    else if (name == "dtypes") spec.dtypes = py::cast<std::vector<std::string>>(value);
+    else if (name == "memory_limit_bytes") spec.memory_limit_bytes = py::cast<uint64_t>(value);
+    else if (name == "memory_fraction") spec.memory_fraction = py::cast<double>(value);
+    else if (name == "prealloc_bytes") spec.prealloc_bytes = py::cast<uint64_t>(value);
+    else if (name == "min_block_bytes") spec.min_block_bytes = py::cast<uint64_t>(value);
+    else if (name == "alignment") spec.alignment = py::cast<uint64_t>(value);
+    else if (name == "max_split_bytes") spec.max_split_bytes = py::cast<uint64_t>(value);
+    else if (name == "garbage_collection_threshold") spec.garbage_collection_threshold = py::cast<double>(value);
+    else throw py::key_error("unknown adapter spec field: " + name);
+  }
+  return spec;
+}
+
+// The callable lives as long as the process: it may be needed by any first use of a device.
+void set_discover_callable(py::function function) {
+  auto* held = new py::function(std::move(function));
+  set_discover([held]() {
+    py::gil_scoped_acquire gil;
+    std::vector<AdapterSpec> specs;
+    for (const auto& item : py::cast<py::list>((*held)())) specs.push_back(to_spec(py::cast<py::dict>(item)));
+    return specs;
+  });
+}
+
+DType dtype_by_name(const std::string& name) {
+  for (int i = 0; i < kNumDTypes; ++i)
+    if (name == dtype_name(static_cast<DType>(i))) return static_cast<DType>(i);
+  throw py::value_error("unknown dtype name: " + name);
+}
+
+py::dict open_adapter_info(const std::string& path) {
+  const fl_adapter* a = nullptr;
+  {
+    py::gil_scoped_release no_gil;
+    a = open_adapter(path);
+  }
+  py::dict out;
+  out["name"] = std::string(a->name);
+  out["vendor"] = std::string(a->vendor ? a->vendor : "");
+  out["version"] = std::string(a->version ? a->version : "");
+  out["abi"] = std::to_string(a->abi_major) + "." + std::to_string(a->abi_minor);
+  return out;
+}
+
+// Everything a chip has, asked kernel by kernel: [(uniop, in, out)].
+std::vector<std::tuple<std::string, std::string, std::string>> adapter_kernels(const std::string& path, int ordinal) {
+  const fl_adapter* a = open_adapter(path);
+  std::vector<std::tuple<std::string, std::string, std::string>> found;
+  int32_t devices = 0;
+  const fl_status status = a->device_count(&devices);
+  if (status != FL_STATUS_OK) raise_status(*a, -1, status, "device_count");
+  if (!FL_HAS(a, kernel_find) || ordinal >= devices) return found;
+  const auto names = bridge::uniop_names();
+  for (const char* name : names) {
+    if (name == nullptr) continue;
+    for (int in = 0; in < static_cast<int>(DType::UInt16); ++in)
+      for (int out = 0; out < static_cast<int>(DType::UInt16); ++out) {
+        fl_kernel kernel{};
+        kernel.struct_size = sizeof(kernel);
+        if (a->kernel_find(ordinal, name, to_abi(static_cast<DType>(in)), to_abi(static_cast<DType>(out)), &kernel) == FL_STATUS_OK)
+          found.emplace_back(name, dtype_name(static_cast<DType>(in)), dtype_name(static_cast<DType>(out)));
+      }
+  }
+  return found;
+}
+
+void bind_devices(py::module& m) {
+  m.def("device_count", [] { py::gil_scoped_release no_gil; return device_count(); });
+  m.def("devices_opened", &devices_opened);
+  m.def("device_info", &device_info);
+  m.def("current_device", &current_device);
+  m.def("set_device", &set_current_device);
+  m.def("exchange_device", &exchange_device);
+  m.def("synchronize", [](int index) { py::gil_scoped_release no_gil; synchronize(index); });
+  m.def("in_bad_fork", &in_bad_fork);
+  m.def("set_discover", &set_discover_callable);
+  m.def("add_adapter", [](const py::dict& spec) {
+    const AdapterSpec s = to_spec(spec);
+    py::gil_scoped_release no_gil;
+    return add_adapter(s);
+  });
+  m.def("adapter_failures", [] {
+    py::list out;
+    for (const auto& f : adapter_failures()) {
+      py::dict item;
+      item["path"] = f.path;
+      item["reason"] = f.reason;
+      out.append(item);
+    }
+    return out;
+  });
+  m.def("open_adapter", &open_adapter_info);
+  m.def("adapter_kernels", &adapter_kernels);
+  m.def("has_kernel", [](int index, const std::string& uniop, const std::string& in, const std::string& out) {
+    const auto names = bridge::uniop_names();
+    for (int id = 0; id < static_cast<int>(names.size()); ++id)
+      if (names[id] != nullptr && uniop == names[id]) return device(index).kernel(id, dtype_by_name(in), dtype_by_name(out)) != nullptr;
+    throw py::value_error("unknown UniOp: " + uniop);
+  });
+  m.def("default_generator", [](int index) {
+    return py::reinterpret_steal<py::object>(THPGenerator_Wrap(bridge::default_generator(static_cast<c10::DeviceIndex>(index))));
+  });
+}
+
+void bind_streams(py::module& m) {  // streams as (id, device index); torch.Stream carries them in Python
+  m.def("default_stream", [](int index) { return default_stream(index).id; });
+  m.def("current_stream", [](int index) { return current_stream(index).id; });
+  m.def("set_stream", [](int index, int64_t id) { set_current_stream(stream_from_id(index, id)); });
+}
+
+void bind_memory(py::module& m) {
+  m.def("memory_info", [](int index) {
+    const Device& d = device(index);
+    uint64_t free_bytes = 0, total = 0;
+    const fl_status status = d.adapter->memory_info(d.ordinal, &free_bytes, &total);
+    if (status != FL_STATUS_OK) raise_status(*d.adapter, index, status, "memory_info");
+    const auto reserved = static_cast<uint64_t>(d.allocator->stats().reserved_bytes.current);
+    const uint64_t left = d.total_memory > reserved ? d.total_memory - reserved : 0;
+    return std::make_pair(std::min(free_bytes, left), d.total_memory);
+  });
+  m.def("memory_snapshot", [](int index) {
+    py::list out;
+    for (const auto& s : device(index).allocator->snapshot()) {
+      py::list blocks;
+      for (const auto& b : s.blocks) {
+        py::dict block;
+        block["address"] = reinterpret_cast<uintptr_t>(b.address);
+        block["size"] = b.size;
+        block["requested_size"] = b.requested;
+        block["state"] = b.allocated ? "active_allocated" : "inactive";
+        blocks.append(block);
+      }
+      py::dict segment;
+      segment["device"] = index;
+      segment["address"] = reinterpret_cast<uintptr_t>(s.address);
+      segment["total_size"] = s.size;
+      segment["stream"] = s.stream_id;
+      segment["blocks"] = blocks;
+      out.append(segment);
+    }
+    return out;
+  });
+  m.def("host_empty_cache", [] { host_empty_cache(); });
+}
+
+}  // namespace
+
+}  // namespace fl::python
+
+PYBIND11_MODULE(_C, m) {
+  using namespace fl;
+  static const auto names = bridge::uniop_names();
+  set_uniop_names(names.data(), static_cast<int>(names.size()));
+  set_raiser(&python::raise_torch);
+  bridge::register_allocator();
+  bridge::register_hooks();
+  m.attr("built_for_torch") = TORCH_FL_BUILT_FOR_TORCH;
+  m.attr("abi_version") = std::to_string(FL_ABI_MAJOR) + "." + std::to_string(FL_ABI_MINOR);
+  python::bind_devices(m);
+  python::bind_streams(m);
+  python::bind_memory(m);
+  python::bind_routing(m);
+}

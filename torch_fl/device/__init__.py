@@ -1,0 +1,65 @@
+"""torch.fl: the device module PyTorch and its ecosystem look things up in. Signatures follow torch.cuda's.
+
+A device argument is an index, a torch.device, a string, or None for the current device. Opening chips happens on the
+first call that needs one.
+"""
+
+from __future__ import annotations
+
+from torch_fl.device._context import (
+    _is_in_bad_fork,
+    _lazy_init,
+    current_device,
+    device,
+    device_count,
+    device_of,
+    get_arch_list,
+    get_device_capability,
+    get_device_name,
+    get_device_properties,
+    init,
+    ipc_collect,
+    is_available,
+    is_bf16_supported,
+    is_initialized,
+    set_device,
+    synchronize,
+)
+from torch_fl.device.amp import get_amp_supported_dtype
+from torch_fl.device.memory import (
+    empty_cache,
+    host_memory_empty_cache,
+    max_memory_allocated,
+    max_memory_reserved,
+    mem_get_info,
+    memory_allocated,
+    memory_reserved,
+    memory_snapshot,
+    memory_stats,
+    memory_summary,
+    reset_accumulated_memory_stats,
+    reset_peak_memory_stats,
+)
+from torch_fl.device.random import (
+    _get_generator,
+    get_rng_state,
+    get_rng_state_all,
+    initial_seed,
+    manual_seed,
+    manual_seed_all,
+    seed,
+    seed_all,
+    set_rng_state,
+    set_rng_state_all,
+)
+from torch_fl.device.streams import Event, Stream, current_stream, default_stream, set_stream, stream
+
+__all__ = [
+    "Event", "Stream", "current_device", "current_stream", "default_stream", "device", "device_count", "device_of",
+    "empty_cache", "get_amp_supported_dtype", "get_arch_list", "get_device_capability", "get_device_name",
+    "get_device_properties", "get_rng_state", "get_rng_state_all", "host_memory_empty_cache", "init", "initial_seed",
+    "ipc_collect", "is_available", "is_bf16_supported", "is_initialized", "manual_seed", "manual_seed_all",
+    "max_memory_allocated", "max_memory_reserved", "mem_get_info", "memory_allocated", "memory_reserved",
+    "memory_snapshot", "memory_stats", "memory_summary", "reset_accumulated_memory_stats", "reset_peak_memory_stats",
+    "seed", "seed_all", "set_device", "set_rng_state", "set_rng_state_all", "set_stream", "stream", "synchronize",
+]  # fmt: skip

@@ -1,0 +1,116 @@
+"""Making chips available by name, and telling what there is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from torch_fl import _C, _autoload
+from torch_fl.device import _alias
+
+
+def register_device(name: str = "flagos") -> list[torch.device]:
+    """Make a chip's devices available and let its name stand for them: "ninguang", "ninguang:1".
+
+    Args:
+        name: a chip known here (registered profile, installed or bundled adapter), a profile's file (*.json) or an
+            adapter library (*.so). "flagos" stands for all devices.
+
+    Returns:
+        The chip's devices, in order.
+
+    Raises:
+        AdapterError: the chip is not known or cannot be opened; the text says why and what to do.
+        ProfileError: its profile is not valid.
+    """
+    own = torch._C._get_privateuse1_backend_name()
+    _raise_if_unavailable()
+    if name in ("flagos", own):
+        indices = list(range(_C.device_count()))
+        chip = "flagos"
+    else:
+        from torch_fl.profile.adapters import spec_for
+
+        spec = spec_for(name)
+        _C.device_count()  # configured devices come first and keep their places
+        indices = _C.add_adapter(spec)
+        chip = _C.device_info(indices[0])["chip"] if indices else name
+    if not indices:
+        from torch_fl._errors import AdapterError
+
+        raise AdapterError(f"{name} has no device here; `flagos-torch-fl diagnose` says why")
+    _alias.add_alias(chip, indices[0], len(indices))
+    _alias.add_alias("flagos", 0, _C.device_count())
+    return [torch.device(own, index) for index in indices]
+
+
+def device(name: str) -> torch.device:
+    """Return the torch.device a chip's name stands for ("ninguang:1"), registering the chip if needed.
+
+    Costs nothing afterwards: the result is a plain device.
+
+    Raises:
+        AdapterError: the chip is not known or cannot be opened.
+        RuntimeError: the chip has no such device.
+    """
+    own = torch._C._get_privateuse1_backend_name()
+    chip, _, index = name.partition(":")
+    _raise_if_unavailable()
+    if chip == own:
+        return torch.device(name)
+    indices = _indices_of(chip)
+    if not indices:
+        from torch_fl.profile.adapters import spec_for
+
+        _C.device_count()
+        indices = _C.add_adapter(spec_for(chip))
+    number = int(index) if index else 0
+    if number >= len(indices):
+        raise RuntimeError(f"{name} does not exist: there are {len(indices)} devices of '{chip}'")
+    return torch.device(own, indices[number])
+
+
+def _indices_of(chip: str) -> list[int]:
+    every = range(_C.device_count())
+    return list(every) if chip == "flagos" else [i for i in every if _C.device_info(i)["chip"] == chip]
+
+
+def list_devices(all: bool = False) -> list[dict[str, Any]]:  # noqa: A002 - the documented name
+    """Return every fl device with its chip, name, uuid and memory; with all=True also what PyTorch serves itself."""
+    _raise_if_unavailable()
+    own = torch._C._get_privateuse1_backend_name()
+    found = [{"device": f"{own}:{i}", **_C.device_info(i)} for i in range(_C.device_count())]
+    if all:
+        for kind in ("cuda", "xpu", "mps"):
+            module = getattr(torch, kind, None)
+            if module is not None and module.is_available():
+                found += [{"device": f"{kind}:{i}", "chip": kind} for i in range(module.device_count())]
+        found.append({"device": "cpu", "chip": "cpu"})
+    return found
+
+
+def info() -> dict[str, Any]:
+    """Return versions, devices, adapters that could not be opened, and the tiers that are on."""
+    import torch_fl
+
+    result: dict[str, Any] = {"torch_fl": torch_fl.__version__, "torch": torch.__version__,
+                              "device_name": torch._C._get_privateuse1_backend_name()}
+    if (reason := _autoload.failure()) is not None:
+        return {**result, "available": False, "reason": str(reason)}
+    devices = list_devices()
+    return {
+        **result,
+        "available": bool(devices),
+        "built_for_torch": _C.built_for_torch,
+        "abi": _C.abi_version,
+        "devices": devices,
+        "adapter_failures": _C.adapter_failures(),
+        "aliases": _alias.aliases(),
+        "tiers": {tier: _C.tier_enabled(tier) for tier in ("native", "decompose", "library", "cpu")},
+    }
+
+
+def _raise_if_unavailable() -> None:
+    if (reason := _autoload.failure()) is not None:
+        raise reason

@@ -1,0 +1,96 @@
+"""Streams and events. torch.Stream and torch.Event carry them; these classes only give them our default device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from torch_fl import _C
+from torch_fl.device._context import _index
+
+
+def _device(index: int) -> torch.device:
+    return torch.device(torch._C._get_privateuse1_backend_name(), index)
+
+
+def _wrap(index: int, stream_id: int) -> Stream:
+    device = _device(index)
+    return Stream(stream_id=stream_id, device_index=index, device_type=torch._C._autograd.DeviceType.PrivateUse1.value
+                  if hasattr(torch._C._autograd.DeviceType.PrivateUse1, "value") else _DEVICE_TYPE, device=device)
+
+
+_DEVICE_TYPE = 20  # c10::DeviceType::PrivateUse1
+
+
+class Stream(torch.Stream):
+    """A queue of work on one device; work on one stream runs in order.
+
+    Args:
+        device: where; None is the current device.
+        priority: 0 is normal, negative is more urgent.
+    """
+
+    def __new__(cls, device: Any = None, priority: int = 0, **kwargs: Any) -> Stream:
+        if "stream_id" in kwargs:
+            return super().__new__(cls, stream_id=kwargs["stream_id"], device_index=kwargs["device_index"],
+                                   device_type=kwargs["device_type"])
+        return super().__new__(cls, _device(_index(device)), priority=priority)
+
+
+class Event(torch.Event):
+    """A point in a stream's work that others can wait for.
+
+    Args:
+        enable_timing: whether elapsed_time() may be asked.
+        blocking, interprocess: accepted for CUDA's signature; interprocess events are not supported.
+    """
+
+    def __new__(cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False,
+                device: Any = None) -> Event:
+        if interprocess:
+            raise NotImplementedError("events shared between processes are not supported on fl devices")
+        return super().__new__(cls, _device(_index(device)), enable_timing=enable_timing, blocking=blocking)
+
+
+def current_stream(device: Any = None) -> Stream:
+    """Return this thread's current stream of a device."""
+    index = _index(device)
+    return _wrap(index, _C.current_stream(index))
+
+
+def default_stream(device: Any = None) -> Stream:
+    """Return a device's default stream."""
+    index = _index(device)
+    return _wrap(index, _C.default_stream(index))
+
+
+def set_stream(stream: torch.Stream | None) -> None:
+    """Make a stream current on its device, for this thread; None does nothing."""
+    if stream is not None:
+        _C.set_stream(stream.device_index, stream.stream_id)
+
+
+class StreamContext:
+    """Makes a stream, and its device, current for a scope."""
+
+    def __init__(self, stream: torch.Stream | None):
+        self.stream = stream
+
+    def __enter__(self) -> None:
+        if self.stream is None:
+            return
+        index = self.stream.device_index
+        self._previous_device = _C.exchange_device(index)
+        self._previous_stream = _C.current_stream(index)
+        _C.set_stream(index, self.stream.stream_id)
+
+    def __exit__(self, *_: object) -> None:
+        if self.stream is not None:
+            _C.set_stream(self.stream.device_index, self._previous_stream)
+            _C.exchange_device(self._previous_device)
+
+
+def stream(stream: torch.Stream | None) -> StreamContext:
+    """Return a context manager that makes a stream current; None does nothing."""
+    return StreamContext(stream)

@@ -1,0 +1,1 @@
+"""Operators beyond the chip's own kernels: decompositions and kernel libraries."""

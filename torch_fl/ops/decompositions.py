@@ -1,0 +1,119 @@
+"""The decomposition tier in Python: an overload as other operators, which find routes of their own.
+
+Comes after ATen's composite kernels, which need no help here. Sources, in this order: our own decompositions, PyTorch's
+(torch._decomp), and, for out= and in-place overloads, the functional overload. Nothing is imported before it is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+# PyTorch's decompositions that are not the same operator: they lose aliasing, draw other random numbers, or are made
+# for tracing and wrong or much slower in eager mode.
+EXCLUDED = frozenset()
+
+_registered: dict[str, Callable[..., Any]] = {}
+
+
+def register(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register a decomposition of one overload ("aten::glu"). It may raise NotImplementedError to decline a call."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        _registered[name] = function
+        return function
+
+    return decorate
+
+
+def resolve(name: str) -> Callable[..., Any] | None:
+    """Return the callable that decomposes the overload `name` ("aten::add.Tensor"), or None."""
+    if not name.startswith("aten::"):
+        return None
+    from torch_fl.ops import own_decompositions  # noqa: F401 - registers ours
+
+    if name in _registered:
+        return _registered[name]
+    overload = _overload(name)
+    if overload is None or overload in EXCLUDED:
+        return None
+    from torch._decomp import decomposition_table
+
+    if overload in decomposition_table and name not in EXCLUDED:
+        return decomposition_table[overload]
+    return _through_functional(overload)
+
+
+def _overload(name: str) -> Any:
+    base, _, overload = name.removeprefix("aten::").partition(".")
+    packet = getattr(torch.ops.aten, base, None)
+    return getattr(packet, overload or "default", None) if packet is not None else None
+
+
+def _through_functional(overload: Any) -> Callable[..., Any] | None:
+    """out= and in-place overloads as the functional one and a copy into the target."""
+    schema = overload._schema
+    written = [a for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+    if not written or schema.is_mutable is False:
+        return None
+    functional = _functional_of(overload, {a.name for a in written if a.is_out})
+    if functional is None:
+        return None
+    if all(a.is_out for a in written):
+        return _out_variant(functional, [a.name for a in written])
+    if len(written) == 1 and written[0].name == "self" and schema.name.endswith("_"):
+        return _inplace_variant(functional)
+    return None
+
+
+def _functional_of(overload: Any, out_names: set[str]) -> Any:
+    """Return the overload with the same arguments that writes none of them, or None."""
+    name = overload._schema.name.removeprefix("aten::")
+    packet = getattr(torch.ops.aten, name.rstrip("_") if name.endswith("_") and not name.endswith("__") else name, None)
+    if packet is None:
+        return None
+    wanted = [(a.name, str(a.type)) for a in overload._schema.arguments if a.name not in out_names]
+    for candidate in packet.overloads():
+        found = getattr(packet, candidate)
+        schema = found._schema
+        if schema.is_mutable or any(a.alias_info is not None for a in (*schema.arguments, *schema.returns)):
+            continue
+        if [(a.name, str(a.type)) for a in schema.arguments] == wanted:
+            return found
+    return None
+
+
+def _out_variant(functional: Any, names: list[str]) -> Callable[..., Any]:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        outs = [kwargs.pop(name) for name in names]
+        results = functional(*args, **kwargs)
+        single = isinstance(results, torch.Tensor)
+        for out, result in zip(outs, (results,) if single else results, strict=True):
+            if not torch.can_cast(result.dtype, out.dtype):
+                raise RuntimeError(f"result type {_type_name(result)} can't be cast to the desired output type {_type_name(out)}")
+            torch._resize_output_(out, result.shape, out.device)
+            out.copy_(result)
+        return outs[0] if single else tuple(outs)
+
+    return run
+
+
+def _inplace_variant(functional: Any) -> Callable[..., Any]:
+    def run(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        result = functional(self, *args, **kwargs)
+        if result.shape != self.shape:
+            raise RuntimeError(f"output with shape {list(self.shape)} doesn't match the broadcast shape {list(result.shape)}")
+        if not torch.can_cast(result.dtype, self.dtype):
+            raise RuntimeError(f"result type {_type_name(result)} can't be cast to the desired output type {_type_name(self)}")
+        return self.copy_(result)
+
+    return run
+
+
+def _type_name(tensor: torch.Tensor) -> str:
+    names = {torch.float32: "Float", torch.float64: "Double", torch.float16: "Half", torch.int64: "Long", torch.int32: "Int",
+             torch.int16: "Short", torch.int8: "Char", torch.uint8: "Byte", torch.bool: "Bool", torch.bfloat16: "BFloat16",
+             torch.complex64: "ComplexFloat", torch.complex128: "ComplexDouble"}  # fmt: skip
+    return names.get(tensor.dtype, str(tensor.dtype))

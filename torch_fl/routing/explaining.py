@@ -1,0 +1,135 @@
+"""Why an operator takes the tier it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from torch_fl import _C
+from torch_fl.device._context import _index
+from torch_fl.profile import op_name
+
+_DTYPE_NAMES = {torch.bool: "bool"}
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The tiers of one operator on one device.
+
+    Attributes:
+        op: as asked, with its namespace.
+        tier: the first tier that can serve it, or None.
+        reasons: tier -> what was found there, in the order tiers are tried.
+        uniops: UniOp -> whether the chip has a kernel for these dtypes.
+    """
+
+    op: str
+    device: int
+    dtypes: tuple[str, ...]
+    tier: str | None
+    reasons: dict[str, str]
+    uniops: dict[str, bool]
+
+    def __str__(self) -> str:
+        info = _C.device_info(self.device)
+        lines = [f"{self.op} ({', '.join(self.dtypes)}) on fl:{self.device} ({info['chip']}): {self.tier or 'no route'}"]
+        lines += [f"  {'*' if tier == self.tier else ' '} {tier:10}{reason}" for tier, reason in self.reasons.items()]
+        return "\n".join(lines)
+
+
+def explain(op: str, dtypes: Sequence[torch.dtype] | torch.dtype = (torch.float32,), device: Any = None) -> Explanation:
+    """Explain the route of an operator: "aten::gelu", "gelu" or one overload, "aten::add.Tensor".
+
+    The answer is for operands of these dtypes in general; a kernel may still decline one call for its shape.
+
+    Raises:
+        ValueError: PyTorch has no such operator.
+    """
+    index = _index(device)
+    name = op if "::" in op else f"aten::{op}"
+    types = (dtypes,) if isinstance(dtypes, torch.dtype) else tuple(dtypes)
+    names = tuple(str(t).removeprefix("torch.") for t in types)
+    base = name.removeprefix("aten::").partition(".")[0]
+    if not hasattr(torch.ops.aten, base):
+        raise ValueError(f"PyTorch has no operator {name}")
+    uniops = _kernels(name, index, names[0])
+    forward = {u: has for u, has in uniops.items() if not u.endswith("_backward") or base.endswith("_backward")}
+    reasons = {
+        "native": _native_reason(forward),
+        "decompose": _decompose_reason(name, base, bool(uniops)),
+        "library": _library_reason(name),
+        "cpu": "on" if _C.tier_enabled("cpu") else "switched off",
+    }
+    available = {
+        "native": bool(forward) and any(forward.values()) and _C.tier_enabled("native"),
+        "decompose": not reasons["decompose"].startswith(("none", "switched")),
+        "library": not reasons["library"].startswith(("none", "switched")),
+        "cpu": _C.tier_enabled("cpu"),
+    }
+    tier = next((t for t, ok in available.items() if ok), None)
+    return Explanation(name, index, names, tier, reasons, uniops)
+
+
+def _kernels(name: str, index: int, dtype: str) -> dict[str, bool]:
+    try:
+        uniops = op_name.resolve(name)
+    except op_name.UnknownOp:
+        return {}
+    from torch_fl._uniop_table import BY_NAME
+
+    found = {}
+    for uniop in uniops:
+        out = {"bool": "bool", "int64": "int64"}.get(BY_NAME[uniop].out or "", dtype)
+        found[uniop] = _C.has_kernel(index, uniop, dtype, out)
+    return found
+
+
+def _native_reason(uniops: dict[str, bool]) -> str:
+    if not uniops:
+        return "no UniOp stands for it"
+    have = [u for u, has in uniops.items() if has]
+    missing = [u for u, has in uniops.items() if not has]
+    parts = []
+    if have:
+        parts.append(f"kernel {', '.join(have)}")
+    if missing:
+        parts.append(f"no kernel {', '.join(missing)} for this dtype, or not declared by the profile")
+    return "; ".join(parts)
+
+
+def _overloads(name: str, base: str) -> list[str]:
+    if "." in name:
+        return [name]
+    packet = getattr(torch.ops.aten, base)
+    return [f"aten::{base}" if o == "default" else f"aten::{base}.{o}" for o in packet.overloads()]
+
+
+def _decompose_reason(name: str, base: str, has_uniops: bool) -> str:
+    if not _C.tier_enabled("decompose"):
+        return "switched off"
+    overloads = _overloads(name, base)
+    if any(_dispatches(o, "CompositeImplicitAutograd") for o in overloads):
+        return "ATen composes it of other operators"
+    if not has_uniops and any(_dispatches(o, "CompositeExplicitAutograd") for o in overloads):
+        return "ATen composes it of other operators"
+    from torch_fl.ops import decompositions
+
+    found = [o for o in overloads if decompositions.resolve(o) is not None]
+    return f"decomposition of {', '.join(found)}" if found else "none"
+
+
+def _dispatches(overload: str, key: str) -> bool:
+    return torch._C._dispatch_has_kernel_for_dispatch_key(overload, key)
+
+
+def _library_reason(name: str) -> str:
+    if not _C.tier_enabled("library"):
+        return "switched off"
+    from torch_fl.ops import libraries
+
+    if not libraries.providers():
+        return "none installed"
+    return "provider has it" if libraries.resolve(name) is not None else "none has it"
