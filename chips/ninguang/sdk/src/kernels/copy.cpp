@@ -6,6 +6,7 @@
 #include "../parallel.h"
 #include "copy.h"
 #include "elementwise.h"
+#include "transpose.h"
 
 namespace ng {
 namespace {
@@ -71,18 +72,9 @@ constexpr int64_t kTile = 16;
 template <class U>
 void transpose_rows(const U* src, int64_t src_stride, U* dst, int64_t dst_stride, int64_t begin, int64_t end,
                     int64_t columns) {
-  for (int64_t r0 = begin; r0 < end; r0 += kTile) {
-    const int64_t r1 = std::min(end, r0 + kTile);
-    for (int64_t c0 = 0; c0 < columns; c0 += kTile) {
-      const int64_t c1 = std::min(columns, c0 + kTile);
-      U tile[kTile][kTile];
-      for (int64_t c = c0; c < c1; ++c) {
-        for (int64_t r = r0; r < r1; ++r) tile[r - r0][c - c0] = src[r + c * src_stride];
-      }
-      for (int64_t r = r0; r < r1; ++r) {
-        std::memcpy(dst + r * dst_stride + c0, tile[r - r0], (c1 - c0) * sizeof(U));
-      }
-    }
+  for (int64_t r = begin; r < end; r += kTile) {
+    const int64_t rows = std::min(kTile, end - r);
+    transpose_block(src + r, src_stride, dst + r * dst_stride, dst_stride, columns, rows);
   }
 }
 
@@ -138,16 +130,29 @@ bool try_transpose(const Tensor& src, const Tensor& dst) {
   switch (size_of(dst.type)) {
     case 1: transpose<uint8_t>(layout); return true;
     case 2: transpose<uint16_t>(layout); return true;
-    case 4: transpose<uint32_t>(layout); return true;
+    case 4: transpose<float>(layout); return true;  // moved, not computed on
     case 8: transpose<uint64_t>(layout); return true;
     default: return false;
   }
+}
+
+// float to and from a 16-bit type, both dense: one pass without a buffer. True if done.
+bool try_narrow(const Tensor& src, const Tensor& dst) {
+  const bool widening = is_16_bit_float(src.type) && dst.type == NG_FLOAT32;
+  const bool narrowing = is_16_bit_float(dst.type) && src.type == NG_FLOAT32;
+  if (!(widening || narrowing) || src.immediate || src.ndim != 1 || src.strides[0] != 1 || dst.strides[0] != 1) return false;
+  parallel_for(src.sizes[0], 0.1, [&](int64_t begin, int64_t end) {
+    if (widening) widen(src.type, src.as<uint16_t>() + begin, dst.as<float>() + begin, end - begin);
+    else narrow(dst.type, src.as<float>() + begin, dst.as<uint16_t>() + begin, end - begin);
+  });
+  return true;
 }
 
 ngResult copy(const Args& args) {
   const Tensor& src = args.in[0];
   const Tensor& dst = args.out[0];
   Params params;
+  if (try_narrow(src, dst)) return NG_SUCCESS;
   if (src.type != dst.type) return elementwise(args, kConversions[dst.type], src.type, 0.2, params);
   if (try_transpose(src, dst)) return NG_SUCCESS;
   const ngDataType raw = raw_type(src.type);

@@ -6,9 +6,13 @@ namespace ng {
 
 inline bool is_16_bit_float(ngDataType type) { return type == NG_FLOAT16 || type == NG_BFLOAT16; }
 
-// n elements of `size` bytes (1, 2, 4, 8, 16), `stride` elements apart in memory (0: repeated), to or from a dense row.
-void gather_row(int size, const char* src, int64_t stride, int64_t n, void* dst);
-void scatter_row(int size, const void* src, char* dst, int64_t stride, int64_t n);
+// Rows of elements in memory; strides in elements, 0: repeated. In a buffer they lie dense, one after the other.
+struct Rows {
+  int64_t count, columns, row_stride, stride;
+};
+// Elements are of `size` bytes: 1, 2, 4, 8 or 16.
+void gather_rows(int size, const char* src, const Rows& rows, void* dst);
+void scatter_rows(int size, const void* src, char* dst, const Rows& rows);
 
 // Dense rows of a 16-bit float type from and to float.
 void widen(ngDataType type, const void* src, float* dst, int64_t n);

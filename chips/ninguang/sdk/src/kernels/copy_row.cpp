@@ -1,4 +1,4 @@
-// Moves one row of elements between memory of any stride and a dense buffer. See copy.h.
+// Moves rows of elements between memory of any stride and a dense buffer. See copy.h.
 #include <algorithm>
 #include <cstring>
 
@@ -7,53 +7,72 @@
 namespace ng {
 namespace {
 
-template <class U> void gather(const char* src, int64_t stride, int64_t n, void* dst) {
-  const U* from = reinterpret_cast<const U*>(src);
-  U* to = static_cast<U*>(dst);
-  if (stride == 0) {
-    std::fill_n(to, n, *from);
-  } else {
-    for (int64_t i = 0; i < n; ++i) to[i] = from[i * stride];
-  }
-}
-
-template <class U> void scatter(const void* src, char* dst, int64_t stride, int64_t n) {
-  const U* from = static_cast<const U*>(src);
-  U* to = reinterpret_cast<U*>(dst);
-  for (int64_t i = 0; i < n; ++i) to[i * stride] = from[i];
-}
-
 struct Wide {
   uint64_t low, high;
 };
 
-}  // namespace
-
-void gather_row(int size, const char* src, int64_t stride, int64_t n, void* dst) {
-  if (stride == 1) {
-    std::memcpy(dst, src, size * n);
-    return;
+// Rows of a length known to the compiler, which are the short ones.
+template <class U, int columns> void gather_short(const U* from, const Rows& rows, U* to) {
+  for (int64_t r = 0; r < rows.count; ++r, from += rows.row_stride, to += columns) {
+    for (int c = 0; c < columns; ++c) to[c] = from[c * rows.stride];
   }
-  switch (size) {
-    case 1: return gather<uint8_t>(src, stride, n, dst);
-    case 2: return gather<uint16_t>(src, stride, n, dst);
-    case 4: return gather<uint32_t>(src, stride, n, dst);
-    case 8: return gather<uint64_t>(src, stride, n, dst);
-    default: return gather<Wide>(src, stride, n, dst);
+}
+template <class U, int columns> void scatter_short(const U* from, U* to, const Rows& rows) {
+  for (int64_t r = 0; r < rows.count; ++r, to += rows.row_stride, from += columns) {
+    for (int c = 0; c < columns; ++c) to[c * rows.stride] = from[c];
   }
 }
 
-void scatter_row(int size, const void* src, char* dst, int64_t stride, int64_t n) {
-  if (stride == 1) {
-    std::memcpy(dst, src, size * n);
-    return;
+template <class U> void gather(const char* src, const Rows& rows, void* dst) {
+  const U* from = reinterpret_cast<const U*>(src);
+  U* to = static_cast<U*>(dst);
+  switch (rows.columns) {
+    case 1: return gather_short<U, 1>(from, rows, to);
+    case 2: return gather_short<U, 2>(from, rows, to);
+    case 3: return gather_short<U, 3>(from, rows, to);
+    case 4: return gather_short<U, 4>(from, rows, to);
   }
+  for (int64_t r = 0; r < rows.count; ++r, from += rows.row_stride, to += rows.columns) {
+    if (rows.stride == 0) std::fill_n(to, rows.columns, *from);
+    else if (rows.stride == 1) std::memcpy(static_cast<void*>(to), from, rows.columns * sizeof(U));
+    else for (int64_t i = 0; i < rows.columns; ++i) to[i] = from[i * rows.stride];
+  }
+}
+
+template <class U> void scatter(const void* src, char* dst, const Rows& rows) {
+  const U* from = static_cast<const U*>(src);
+  U* to = reinterpret_cast<U*>(dst);
+  switch (rows.columns) {
+    case 1: return scatter_short<U, 1>(from, to, rows);
+    case 2: return scatter_short<U, 2>(from, to, rows);
+    case 3: return scatter_short<U, 3>(from, to, rows);
+    case 4: return scatter_short<U, 4>(from, to, rows);
+  }
+  for (int64_t r = 0; r < rows.count; ++r, to += rows.row_stride, from += rows.columns) {
+    if (rows.stride == 1) std::memcpy(static_cast<void*>(to), from, rows.columns * sizeof(U));
+    else for (int64_t i = 0; i < rows.columns; ++i) to[i * rows.stride] = from[i];
+  }
+}
+
+}  // namespace
+
+void gather_rows(int size, const char* src, const Rows& rows, void* dst) {
   switch (size) {
-    case 1: return scatter<uint8_t>(src, dst, stride, n);
-    case 2: return scatter<uint16_t>(src, dst, stride, n);
-    case 4: return scatter<uint32_t>(src, dst, stride, n);
-    case 8: return scatter<uint64_t>(src, dst, stride, n);
-    default: return scatter<Wide>(src, dst, stride, n);
+    case 1: return gather<uint8_t>(src, rows, dst);
+    case 2: return gather<uint16_t>(src, rows, dst);
+    case 4: return gather<uint32_t>(src, rows, dst);
+    case 8: return gather<uint64_t>(src, rows, dst);
+    default: return gather<Wide>(src, rows, dst);
+  }
+}
+
+void scatter_rows(int size, const void* src, char* dst, const Rows& rows) {
+  switch (size) {
+    case 1: return scatter<uint8_t>(src, dst, rows);
+    case 2: return scatter<uint16_t>(src, dst, rows);
+    case 4: return scatter<uint32_t>(src, dst, rows);
+    case 8: return scatter<uint64_t>(src, dst, rows);
+    default: return scatter<Wide>(src, dst, rows);
   }
 }
 

@@ -15,7 +15,7 @@ constexpr int64_t kLongRow = 128;      // rows of at least this many elements ar
 
 enum class Mode : uint8_t {
   direct,  // dense over all dims and stored as computed: used in place
-  scalar,  // one value
+  repeat,  // the same values in each row, one value in the simplest case: put into the buffer once
   walked   // the rest: gathered or converted block by block
 };
 
@@ -23,6 +23,7 @@ struct Operand {
   char* data;
   const int64_t* strides;
   Mode mode;
+  bool immediate;
   ngDataType type;
   int size;         // bytes of a stored element
   int buffer_size;  // bytes of an element as computed
@@ -33,7 +34,7 @@ struct Plan {
   int count;
   int ndim;
   const int64_t* sizes;
-  int64_t block;  // elements
+  int64_t block;  // elements, at most; a multiple of the row length if that is short
   Loop loop;
   const Params* params;
 };
@@ -43,10 +44,12 @@ struct Plan {
 struct Walker {
   int64_t index[kMaxDims];
   int64_t offset;  // elements
+  int64_t filled;  // elements at the start of the buffer that hold this row's one value (stride 0)
 };
 
 void start(Walker& walker, const Plan& plan, const Operand& operand, int64_t position) {
   walker.offset = 0;
+  walker.filled = 0;
   for (int d = plan.ndim - 1; d >= 0; --d) {
     walker.index[d] = position % plan.sizes[d];
     position /= plan.sizes[d];
@@ -54,25 +57,42 @@ void start(Walker& walker, const Plan& plan, const Operand& operand, int64_t pos
   }
 }
 
-void advance(Walker& walker, const Plan& plan, const Operand& operand, int64_t n) {
-  int d = plan.ndim - 1;
+// Moves n steps along dim d, at most to its end.
+void advance(Walker& walker, const Plan& plan, const Operand& operand, int d, int64_t n) {
   walker.index[d] += n;
   walker.offset += n * operand.strides[d];
   for (; d > 0 && walker.index[d] == plan.sizes[d]; --d) {
     walker.offset += operand.strides[d - 1] - plan.sizes[d] * operand.strides[d];
     walker.index[d] = 0;
+    walker.filled = 0;
     ++walker.index[d - 1];
   }
 }
 
-// Calls body(address, stride, first, count) for each piece of a row in the next n elements.
-template <class Body> void each_row(Walker& walker, const Plan& plan, const Operand& operand, int64_t n, const Body& body) {
+// True if the next n elements lie in one row.
+bool in_row(const Walker& walker, const Plan& plan, int64_t n) {
+  return plan.sizes[plan.ndim - 1] - walker.index[plan.ndim - 1] >= n;
+}
+
+// Calls body(address, rows, first) for each run of whole rows, or part of one row, in the next n elements; `rows` has
+// the strides.
+template <class Body> void each_rows(Walker& walker, const Plan& plan, const Operand& operand, int64_t n, const Body& body) {
   const int last = plan.ndim - 1;
-  for (int64_t done = 0; done < n;) {
-    const int64_t count = std::min(n - done, plan.sizes[last] - walker.index[last]);
-    body(operand.data + walker.offset * operand.size, operand.strides[last], done, count);
-    advance(walker, plan, operand, count);
-    done += count;
+  const int64_t inner = plan.sizes[last];
+  Rows rows{1, 0, 0, operand.strides[last]};
+  for (int64_t done = 0; done < n; done += rows.count * rows.columns) {
+    char* const address = operand.data + walker.offset * operand.size;
+    if (last > 0 && walker.index[last] == 0 && n - done >= inner) {
+      rows = {std::min((n - done) / inner, plan.sizes[last - 1] - walker.index[last - 1]), inner,
+              operand.strides[last - 1], operand.strides[last]};
+      body(address, rows, done);
+      advance(walker, plan, operand, last - 1, rows.count);
+    } else {
+      rows.count = 1;
+      rows.columns = std::min(n - done, inner - walker.index[last]);
+      body(address, rows, done);
+      advance(walker, plan, operand, last, rows.columns);
+    }
   }
 }
 
@@ -80,50 +100,58 @@ struct alignas(64) Buffer {
   char bytes[kBlockBytes];
 };
 
+bool is_widened(const Operand& operand) { return operand.buffer_size != operand.size; }
+
+// Puts one value n times into the buffer.
+void fill(const Operand& operand, const char* value, int64_t n, Buffer& buffer) {
+  if (!is_widened(operand)) return gather_rows(operand.size, value, {1, n, 0, 0}, buffer.bytes);
+  float wide;
+  widen(operand.type, value, &wide, 1);
+  std::fill_n(reinterpret_cast<float*>(buffer.bytes), n, wide);
+}
+
 // The next n elements of an input, as the loop wants them: in place if they lie dense, else in `buffer`.
 const void* load(Walker& walker, const Plan& plan, const Operand& operand, int64_t n, Buffer& buffer) {
   const int last = plan.ndim - 1;
-  const bool half = is_16_bit_float(operand.type) && operand.buffer_size == 4;
-  const void* raw;
-  alignas(64) uint16_t halves[kBlockBytes / 4];
-  if (operand.strides[last] == 1 && plan.sizes[last] - walker.index[last] >= n) {
-    raw = operand.data + walker.offset * operand.size;
-    advance(walker, plan, operand, n);
-  } else {
-    char* const to = half ? reinterpret_cast<char*>(halves) : buffer.bytes;
-    each_row(walker, plan, operand, n, [&](const char* src, int64_t stride, int64_t first, int64_t count) {
-      gather_row(operand.size, src, stride, count, to + first * operand.size);
-    });
-    raw = to;
+  const char* const here = operand.data + walker.offset * operand.size;
+  if (in_row(walker, plan, n) && operand.strides[last] <= 1) {
+    const bool repeated = operand.strides[last] == 0;
+    if (repeated && walker.filled < n) fill(operand, here, walker.filled = n, buffer);
+    advance(walker, plan, operand, last, n);
+    if (repeated) return buffer.bytes;
+    if (!is_widened(operand)) return here;
+    widen(operand.type, here, reinterpret_cast<float*>(buffer.bytes), n);
+    return buffer.bytes;
   }
-  if (!half) return raw;
-  widen(operand.type, raw, reinterpret_cast<float*>(buffer.bytes), n);
+  alignas(64) uint16_t halves[kBlockBytes / 4];
+  char* const to = is_widened(operand) ? reinterpret_cast<char*>(halves) : buffer.bytes;
+  each_rows(walker, plan, operand, n, [&](const char* src, const Rows& rows, int64_t first) {
+    gather_rows(operand.size, src, rows, to + first * operand.size);
+  });
+  if (is_widened(operand)) widen(operand.type, halves, reinterpret_cast<float*>(buffer.bytes), n);
   return buffer.bytes;
 }
 
 // Where the loop may put the next n elements of the output: in place, or in `buffer`, from where store() moves them.
 void* store_place(const Walker& walker, const Plan& plan, const Operand& operand, int64_t n, Buffer& buffer) {
-  const int last = plan.ndim - 1;
-  const bool dense = operand.strides[last] == 1 && plan.sizes[last] - walker.index[last] >= n;
-  return dense && operand.buffer_size == operand.size ? operand.data + walker.offset * operand.size : buffer.bytes;
+  const bool dense = operand.strides[plan.ndim - 1] == 1 && in_row(walker, plan, n);
+  return dense && !is_widened(operand) ? operand.data + walker.offset * operand.size : buffer.bytes;
 }
 
 void store(Walker& walker, const Plan& plan, const Operand& operand, int64_t n, const void* place, Buffer& buffer) {
-  if (place != buffer.bytes) return advance(walker, plan, operand, n);
-  const bool half = operand.buffer_size != operand.size;
+  const int last = plan.ndim - 1;
+  if (place != buffer.bytes) return advance(walker, plan, operand, last, n);
   alignas(64) uint16_t halves[kBlockBytes / 4];
   const char* raw = buffer.bytes;
-  if (half) {
-    const int last = plan.ndim - 1;
-    if (operand.strides[last] == 1 && plan.sizes[last] - walker.index[last] >= n) {
-      narrow(operand.type, reinterpret_cast<float*>(buffer.bytes), operand.data + walker.offset * operand.size, n);
-      return advance(walker, plan, operand, n);
-    }
-    narrow(operand.type, reinterpret_cast<float*>(buffer.bytes), halves, n);
+  if (is_widened(operand)) {
+    const bool dense = operand.strides[last] == 1 && in_row(walker, plan, n);
+    void* const to = dense ? operand.data + walker.offset * operand.size : reinterpret_cast<char*>(halves);
+    narrow(operand.type, reinterpret_cast<float*>(buffer.bytes), to, n);
+    if (dense) return advance(walker, plan, operand, last, n);
     raw = reinterpret_cast<const char*>(halves);
   }
-  each_row(walker, plan, operand, n, [&](char* dst, int64_t stride, int64_t first, int64_t count) {
-    scatter_row(operand.size, raw + first * operand.size, dst, stride, count);
+  each_rows(walker, plan, operand, n, [&](char* dst, const Rows& rows, int64_t first) {
+    scatter_rows(operand.size, raw + first * operand.size, dst, rows);
   });
 }
 
@@ -135,6 +163,16 @@ void run_direct(const Plan& plan, int64_t begin, int64_t end) {
   plan.loop(places, begin, end - begin, *plan.params);
 }
 
+// Puts into the buffer what a repeated operand shows in every block: blocks start at the same place of a row.
+void fill_repeated(const Plan& plan, const Operand& operand, int64_t begin, int64_t end, Buffer& buffer) {
+  const int64_t n = std::min(plan.block, end - begin);
+  if (operand.immediate || operand.strides[plan.ndim - 1] == 0) return fill(operand, operand.data, n, buffer);
+  Walker walker;
+  start(walker, plan, operand, begin);
+  const void* const values = load(walker, plan, operand, n, buffer);
+  if (values != buffer.bytes) std::memcpy(buffer.bytes, values, n * operand.size);
+}
+
 void run_blocks(const Plan& plan, int64_t begin, int64_t end) {
   Buffer buffers[kMaxOperands];
   Walker walkers[kMaxOperands];
@@ -143,22 +181,14 @@ void run_blocks(const Plan& plan, int64_t begin, int64_t end) {
   for (int k = 0; k < plan.count; ++k) {
     const Operand& operand = plan.operands[k];
     places[k] = operand.mode == Mode::direct ? operand.data + begin * operand.size : buffers[k].bytes;
-    if (operand.mode == Mode::walked) {
-      start(walkers[k], plan, operand, begin);
-      rows = true;
-    } else if (operand.mode == Mode::scalar) {
-      const int64_t n = std::min(plan.block, end - begin);
-      if (operand.size == operand.buffer_size) {
-        gather_row(operand.size, operand.data, 0, n, buffers[k].bytes);
-      } else {
-        float value;
-        widen(operand.type, operand.data, &value, 1);
-        std::fill_n(reinterpret_cast<float*>(buffers[k].bytes), n, value);
-      }
-    }
+    if (operand.mode == Mode::repeat) fill_repeated(plan, operand, begin, end, buffers[k]);
+    if (operand.mode != Mode::walked) continue;
+    start(walkers[k], plan, operand, begin);
+    rows = true;
   }
   const int64_t inner = plan.sizes[plan.ndim - 1];
   const bool by_row = rows && inner >= kLongRow;
+  const bool walked_out = plan.operands[0].mode == Mode::walked;
   for (int64_t position = begin; position < end;) {
     int64_t n = std::min(plan.block, end - position);
     if (by_row) n = std::min(n, inner - position % inner);
@@ -166,7 +196,6 @@ void run_blocks(const Plan& plan, int64_t begin, int64_t end) {
       if (plan.operands[k].mode != Mode::walked) continue;
       places[k] = const_cast<void*>(load(walkers[k], plan, plan.operands[k], n, buffers[k]));
     }
-    const bool walked_out = plan.operands[0].mode == Mode::walked;
     if (walked_out) places[0] = store_place(walkers[0], plan, plan.operands[0], n, buffers[0]);
     plan.loop(places, position, n, *plan.params);
     if (walked_out) store(walkers[0], plan, plan.operands[0], n, places[0], buffers[0]);
@@ -189,9 +218,12 @@ bool is_dense(const Tensor& tensor) {
   return true;
 }
 
-bool is_scalar(const Tensor& tensor) {
+// True if all rows are the same: strides are 0, but for the last dim's if rows are short.
+bool is_repeated(const Tensor& tensor) {
   if (tensor.immediate) return true;
-  for (int d = 0; d < tensor.ndim; ++d) {
+  int d = tensor.ndim - 1;
+  if (d > 0 && tensor.sizes[d] < kLongRow) --d;
+  for (; d >= 0; --d) {
     if (tensor.strides[d] != 0 && tensor.sizes[d] != 1) return false;
   }
   return true;
@@ -202,8 +234,8 @@ Operand describe(const Tensor& tensor, bool output, bool one_element) {
   const bool half = is_16_bit_float(tensor.type);
   Mode mode = Mode::walked;
   if (!half && (one_element || (!tensor.immediate && is_dense(tensor)))) mode = Mode::direct;
-  else if (!output && is_scalar(tensor)) mode = Mode::scalar;
-  return {tensor.as<char>(), tensor.strides, mode, tensor.type, size, half ? 4 : size};
+  else if (!output && is_repeated(tensor)) mode = Mode::repeat;
+  return {tensor.as<char>(), tensor.strides, mode, tensor.immediate, tensor.type, size, half ? 4 : size};
 }
 
 }  // namespace
@@ -246,7 +278,9 @@ ngResult elementwise(const Args& args, const Loops& loops, ngDataType type, doub
     plan.sizes = &kOne;
     for (int k = 0; k < plan.count; ++k) plan.operands[k].strides = &kNoStride;
   }
+  const int64_t inner = plan.sizes[plan.ndim - 1];
   plan.block = kBlockBytes / widest;
+  if (inner < kLongRow) plan.block -= plan.block % inner;
   parallel_for(numel, cost, [&plan, direct](int64_t begin, int64_t end) {
     if (direct) run_direct(plan, begin, end);
     else run_blocks(plan, begin, end);

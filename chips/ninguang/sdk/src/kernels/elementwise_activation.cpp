@@ -7,7 +7,6 @@ namespace {
 
 using math::exp, math::expm1, math::log1p, math::sigmoid, math::tanh;
 
-constexpr double kRoot2Inverse = 0.70710678118654752440;  // 1 / sqrt(2)
 constexpr double kGeluScale = 0.79788456080286535588;     // sqrt(2 / pi)
 constexpr double kNormalDensity = 0.39894228040143267794;  // 1 / sqrt(2 pi)
 constexpr double kGeluCubic = 0.044715;
@@ -50,7 +49,7 @@ NG_OP1(nan_to_num, Floats, 0.1,
 // gelu has two forms, chosen by the attribute.
 struct GeluErf {
   template <class T> static T apply(const Attrs<T>&, T x) {
-    return x * T(0.5) * (T(1) + math::erf(x * T(kRoot2Inverse)));
+    return x * T(0.5) * math::twice_normal_cdf(x);
   }
 };
 struct GeluTanh {
@@ -112,7 +111,7 @@ NG_OP2(logit_backward, Floats, 0.3, logit_gradient(p, x, y));
 
 struct GeluErfBackward {
   template <class T> static T apply(const Attrs<T>&, T grad, T x) {
-    const T cdf = T(0.5) * (T(1) + math::erf(x * T(kRoot2Inverse)));
+    const T cdf = T(0.5) * math::twice_normal_cdf(x);
     return grad * (cdf + x * exp(x * x * T(-0.5)) * T(kNormalDensity));
   }
 };

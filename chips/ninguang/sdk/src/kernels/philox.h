@@ -3,6 +3,11 @@
 #pragma once
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
+
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
 
 namespace ng {
 
@@ -11,32 +16,34 @@ class Philox {
   explicit Philox(uint64_t key) : key_(key) {}
 
   // The 4 words of each of kLanes counters from `counter` on: out[4 * k + w].
-  static constexpr int kLanes = 16;
+  static constexpr int kLanes = 32;
   __attribute__((noinline)) void block(uint64_t counter, uint32_t* out) const {
-    uint32_t a[kLanes], b[kLanes], c[kLanes], d[kLanes];
-    for (int k = 0; k < kLanes; ++k) {
-      const uint64_t position = counter + static_cast<uint64_t>(k);
-      a[k] = static_cast<uint32_t>(position);
-      b[k] = static_cast<uint32_t>(position >> 32);
-      c[k] = d[k] = 0;
+    // Each 64-bit lane holds a 32-bit word; its upper half may hold anything, the product takes the lower one.
+    Words a[kVectors], b[kVectors], c[kVectors], d[kVectors];
+    for (int v = 0; v < kVectors; ++v) {
+      a[v] = counter + static_cast<uint64_t>(v * 8) + Words{0, 1, 2, 3, 4, 5, 6, 7};
+      b[v] = a[v] >> 32;
+      c[v] = d[v] = Words{};
     }
     uint32_t key0 = static_cast<uint32_t>(key_), key1 = static_cast<uint32_t>(key_ >> 32);
     for (int round = 0; round < 10; ++round) {
-      for (int k = 0; k < kLanes; ++k) {
-        const uint64_t p = uint64_t{0xD2511F53u} * a[k], q = uint64_t{0xCD9E8D57u} * c[k];
-        a[k] = static_cast<uint32_t>(q >> 32) ^ b[k] ^ key0;
-        c[k] = static_cast<uint32_t>(p >> 32) ^ d[k] ^ key1;
-        b[k] = static_cast<uint32_t>(q);
-        d[k] = static_cast<uint32_t>(p);
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) {
+        const Words p = multiply(a[v], 0xD2511F53u), q = multiply(c[v], 0xCD9E8D57u);
+        a[v] = (q >> 32) ^ b[v] ^ key0;
+        c[v] = (p >> 32) ^ d[v] ^ key1;
+        b[v] = q;
+        d[v] = p;
       }
       key0 += 0x9E3779B9u;
       key1 += 0xBB67AE85u;
     }
-    for (int k = 0; k < kLanes; ++k) {
-      out[4 * k] = a[k];
-      out[4 * k + 1] = b[k];
-      out[4 * k + 2] = c[k];
-      out[4 * k + 3] = d[k];
+    for (int v = 0; v < kVectors; ++v) {
+      const Words low = (a[v] & 0xffffffffu) | (b[v] << 32), high = (c[v] & 0xffffffffu) | (d[v] << 32);
+      const Words first = __builtin_shuffle(low, high, Words{0, 8, 1, 9, 2, 10, 3, 11});
+      const Words second = __builtin_shuffle(low, high, Words{4, 12, 5, 13, 6, 14, 7, 15});
+      std::memcpy(out + v * 32, &first, sizeof first);
+      std::memcpy(out + v * 32 + 16, &second, sizeof second);
     }
   }
 
@@ -62,6 +69,18 @@ class Philox {
   }
 
  private:
+  typedef uint64_t Words __attribute__((vector_size(64)));
+  static constexpr int kVectors = kLanes / 8;
+
+  // The lower half of each lane times a constant.
+  static Words multiply(Words x, uint32_t by) {
+#if defined(__AVX512F__)
+    return (Words)_mm512_maskz_mul_epu32(0xff, (__m512i)x, _mm512_set1_epi64(by));
+#else
+    return (x & 0xffffffffu) * by;
+#endif
+  }
+
   uint64_t key_;
 };
 

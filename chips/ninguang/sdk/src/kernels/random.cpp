@@ -180,17 +180,29 @@ ngResult accepts_bernoulli(const Args& args) {
 
 // ---- random_int: attributes low, range (0: 2^64) ----
 
+// word % range by multiplication: the estimated quotient is at most 2 too small.
+struct Modulo {
+  uint64_t range, inverse;
+  explicit Modulo(uint64_t range) : range(range), inverse(range ? ~uint64_t{0} / range : 0) {}
+  uint64_t operator()(uint64_t word) const {
+    if (range == 0) return word;  // 2^64
+    const uint64_t quotient = static_cast<uint64_t>(static_cast<unsigned __int128>(word) * inverse >> 64);
+    const uint64_t rest = word - quotient * range, once = std::min(rest, rest - range);  // wraps if it was less
+    return std::min(once, once - range);
+  }
+};
+
 template <class T> void random_int_loop(void* const* operands, int64_t first, int64_t n, const Params& params) {
   Stored<T>* const out = static_cast<Stored<T>*>(operands[0]);
-  const uint64_t low = static_cast<uint64_t>(params.i[2]), range = static_cast<uint64_t>(params.i[3]);
+  const uint64_t low = static_cast<uint64_t>(params.i[2]);
+  const Modulo modulo(static_cast<uint64_t>(params.i[3]));
   const Philox philox(static_cast<uint64_t>(params.i[0]));
   uint32_t words[2 * kChunk];
   for (int64_t i = 0; i < n; i += kChunk) {
     const int64_t count = std::min(kChunk, n - i);
     philox.words(static_cast<uint64_t>(params.i[1]), 2 * (first + i), 2 * count, words);
     for (int64_t k = 0; k < count; ++k) {
-      const uint64_t word = joined(words[2 * k], words[2 * k + 1]);
-      const int64_t value = static_cast<int64_t>(low + (range ? word % range : word));
+      const int64_t value = static_cast<int64_t>(low + modulo(joined(words[2 * k], words[2 * k + 1])));
       out[i + k] = std::is_same_v<T, bool> ? value != 0 : static_cast<Stored<T>>(value);
     }
   }

@@ -105,12 +105,12 @@ constexpr int64_t kBlock = 1024;
 const void* dense_block(const Plan& plan, const char* src, int64_t stride, int64_t n, void* buffer) {
   if (!plan.half) {
     if (stride == 1) return src;
-    gather_row(plan.size, src, stride, n, buffer);
+    gather_rows(plan.size, src, {1, n, 0, stride}, buffer);
     return buffer;
   }
   uint16_t halves[kBlock];
   if (stride != 1) {
-    gather_row(2, src, stride, n, halves);
+    gather_rows(2, src, {1, n, 0, stride}, halves);
     src = reinterpret_cast<const char*>(halves);
   }
   widen(plan.type, src, static_cast<float*>(buffer), n);
@@ -186,7 +186,7 @@ void finish(const Plan& plan, const Run& run, const void* accs) {
       value = halves;
     }
     const int64_t size = size_of(to);
-    scatter_row(static_cast<int>(size), value, plan.out[k] + run.out[k] * size, plan.line().out[k], run.count);
+    scatter_rows(static_cast<int>(size), value, plan.out[k] + run.out[k] * size, {1, run.count, 0, plan.line().out[k]});
   }
 }
 

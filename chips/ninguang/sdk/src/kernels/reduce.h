@@ -3,6 +3,8 @@
 // by columns (neighbouring outputs lie dense). reduce() (reduce.cpp) finds which way suits the operands, splits the
 // work over the cores and brings every layout and 16-bit float type into dense blocks of the computing type.
 #pragma once
+#include <limits>
+
 #include "elementwise.h"
 
 namespace ng {
@@ -67,6 +69,39 @@ template <class T, class Map, class Op> T fold_dense(const T* x, int64_t n, T fi
   }
   for (; i < n; ++i) result = op(result, map(x[i]));
   return result;
+}
+
+// The largest or smallest of n dense floats; NaN if there is one. Two short chains of operations in place of the long
+// one that a NaN-aware maximum would be.
+template <bool largest, class T, class Map> T extreme_dense(const T* x, int64_t n, const Map& map) {
+  constexpr int L = Lanes<T>::lanes;
+  T result = map(x[0]);
+  int64_t i = 0;
+  const auto better = [](auto a, auto b) { return largest ? a > b : a < b; };
+  if (n >= 4 * L) {
+    Vec<T> best[4];
+    for (int v = 0; v < 4; ++v) best[v] = map(Lanes<T>::load(x + v * L));
+    auto bad = best[0] != best[0];
+    for (i = 0; i + 4 * L <= n; i += 4 * L) {
+#pragma GCC unroll 4
+      for (int v = 0; v < 4; ++v) {
+        const Vec<T> value = map(Lanes<T>::load(x + i + v * L));
+        best[v] = better(value, best[v]) ? value : best[v];
+        bad |= value != value;
+      }
+    }
+    for (int v = 1; v < 4; ++v) best[0] = better(best[v], best[0]) ? best[v] : best[0];
+    for (int k = 0; k < L; ++k) {
+      if (bad[k]) return std::numeric_limits<T>::quiet_NaN();
+      result = better(best[0][k], result) ? best[0][k] : result;
+    }
+  }
+  for (; i < n; ++i) {
+    const T value = map(x[i]);
+    if (value != value) return value;
+    result = better(value, result) | (result != result) ? value : result;
+  }
+  return map(x[0]) != map(x[0]) ? map(x[0]) : result;
 }
 
 }  // namespace ng

@@ -35,9 +35,8 @@ template <class In, bool largest, bool indices_first> struct ArgFold {
   }
 
   static T extreme(const T* x, int64_t n) {
-    const auto op = [](auto a, auto b) { return largest ? ((a > b) | (a != a) ? a : b) : ((a < b) | (a != a) ? a : b); };
     if constexpr (is_float) {
-      return fold_dense(x, n, worst(), [](auto v) { return v; }, op);
+      return extreme_dense<largest>(x, n, [](auto v) { return v; });
     } else {
       T best = worst();
       for (int64_t i = 0; i < n; ++i) best = largest ? std::max(best, x[i]) : std::min(best, x[i]);

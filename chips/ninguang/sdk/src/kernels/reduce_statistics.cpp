@@ -51,17 +51,20 @@ template <class T> struct Variance {
     const T* const values = static_cast<const T*>(x);
     Accs& acc = *static_cast<Accs*>(accs);
     const double count = static_cast<double>(rows), inverse = 1 / count;
-#pragma GCC ivdep
-    for (int64_t c = 0; c < n; ++c) {
-      double sum = 0, squares = 0;
-      for (int64_t r = 0; r < rows; ++r) sum += values[r * stride + c];
-      const double mean = sum * inverse;
-      for (int64_t r = 0; r < rows; ++r) {
-        const double distance = values[r * stride + c] - mean;
-        squares += distance * distance;
-      }
-      merge(acc, c, count, mean, squares);
+    double mean[kRun], squares[kRun];
+    std::fill_n(mean, n, 0.0);
+    std::fill_n(squares, n, 0.0);
+    for (int64_t r = 0; r < rows; ++r) {
+      const T* const line = values + r * stride;
+      for (int64_t c = 0; c < n; ++c) mean[c] += line[c];
     }
+    for (int64_t c = 0; c < n; ++c) mean[c] *= inverse;
+    for (int64_t r = 0; r < rows; ++r) {
+      const T* const line = values + r * stride;
+      for (int64_t c = 0; c < n; ++c) squares[c] += (line[c] - mean[c]) * (line[c] - mean[c]);
+    }
+#pragma GCC ivdep
+    for (int64_t c = 0; c < n; ++c) merge(acc, c, count, mean[c], squares[c]);
   }
 
   static void combine(void* accs, const void* others, int64_t n) {
@@ -125,17 +128,26 @@ template <class T> struct LogSumExp {
   static void columns(const void* x, int64_t stride, int64_t rows, int64_t n, int64_t, void* accs, const Params&) {
     const T* const values = static_cast<const T*>(x);
     Accs& acc = *static_cast<Accs*>(accs);
-#pragma GCC ivdep
+    T largest[kRun], by[kRun], part[kRun];
+    std::copy_n(acc.largest, n, largest);
+    for (int64_t r = 0; r < rows; ++r) {
+      const T* const line = values + r * stride;
+      for (int64_t c = 0; c < n; ++c) largest[c] = math::maximum(line[c], largest[c]);
+    }
     for (int64_t c = 0; c < n; ++c) {
-      T largest = acc.largest[c];
-      for (int64_t r = 0; r < rows; ++r) largest = math::maximum(values[r * stride + c], largest);
-      acc.sum[c] *= factor(acc.largest[c], largest);
-      acc.largest[c] = largest;
+      by[c] = shift(largest[c]);
+      part[c] = factor(acc.largest[c], largest[c]);
+    }
+    for (int64_t c = 0; c < n; ++c) {
+      acc.sum[c] *= part[c];
+      acc.largest[c] = largest[c];
+      part[c] = 0;
     }
     for (int64_t r = 0; r < rows; ++r) {
-#pragma GCC ivdep
-      for (int64_t c = 0; c < n; ++c) acc.sum[c] += math::exp(values[r * stride + c] - shift(acc.largest[c]));
+      const T* const line = values + r * stride;
+      for (int64_t c = 0; c < n; ++c) part[c] += math::exp(line[c] - by[c]);
     }
+    for (int64_t c = 0; c < n; ++c) acc.sum[c] += part[c];
   }
 
   static void combine(void* accs, const void* others, int64_t n) {

@@ -13,8 +13,9 @@ template <class T> constexpr bool is_float = std::is_floating_point_v<T>;
 // An operation: Acc is the accumulators' type, Part the type that short stretches are folded in.
 //   map(x): an input element as Part; op: folds two Parts; merge: folds two Accs.
 //   vectors: map and op also work on the compiler's vectors, so float folding may be reordered over their lanes.
+//   extreme: it is a maximum (if `largest`) or minimum of map.
 template <class T> struct SumOp {
-  static constexpr bool vectors = is_float<T>;
+  static constexpr bool vectors = is_float<T>, extreme = false;
   using Part = std::conditional_t<is_float<T>, T, int64_t>;
   using Acc = std::conditional_t<is_float<T>, double, int64_t>;
   static constexpr Acc identity = 0;
@@ -30,7 +31,7 @@ template <class T> struct SquareSumOp : SumOp<T> {
 };
 
 template <class T> struct MaxOp {
-  static constexpr bool vectors = is_float<T>;
+  static constexpr bool vectors = false, extreme = true, largest = true;
   using Part = Stored<T>;
   using Acc = Part;
   using Limits = std::numeric_limits<T>;
@@ -40,6 +41,7 @@ template <class T> struct MaxOp {
   static Acc merge(Acc x, Acc y) { return op(x, y); }
 };
 template <class T> struct MinOp : MaxOp<T> {
+  static constexpr bool largest = false;
   using Acc = typename MaxOp<T>::Acc;
   using Limits = std::numeric_limits<T>;
   static constexpr Acc identity = is_float<T> ? Limits::infinity() : Limits::max();
@@ -56,7 +58,7 @@ template <class T> struct AbsMinOp : MinOp<T> {
 
 // Ops whose map is scalar: the compiler vectorises what it can of a plain loop over several lanes.
 template <class T> struct ProdOp {
-  static constexpr bool vectors = false;
+  static constexpr bool vectors = false, extreme = false;
   using Part = std::conditional_t<is_float<T>, double, int64_t>;
   using Acc = Part;
   static constexpr Acc identity = 1;
@@ -65,7 +67,7 @@ template <class T> struct ProdOp {
   static Acc merge(Acc x, Acc y) { return math::mul(x, y); }
 };
 template <class T> struct PowerSumOp {  // sum |x|^p; attribute 0 is p
-  static constexpr bool vectors = false;
+  static constexpr bool vectors = false, extreme = false;
   using Part = double;
   using Acc = double;
   static constexpr Acc identity = 0;
@@ -74,7 +76,7 @@ template <class T> struct PowerSumOp {  // sum |x|^p; attribute 0 is p
   static Acc merge(Acc x, Acc y) { return x + y; }
 };
 template <class T> struct NonzeroOp {
-  static constexpr bool vectors = false;
+  static constexpr bool vectors = false, extreme = false;
   using Part = int64_t;
   using Acc = int64_t;
   static constexpr Acc identity = 0;
@@ -83,7 +85,7 @@ template <class T> struct NonzeroOp {
   static Acc merge(Acc x, Acc y) { return x + y; }
 };
 template <class T> struct AnyOp {
-  static constexpr bool vectors = false;
+  static constexpr bool vectors = false, extreme = false;
   using Part = uint8_t;
   using Acc = uint8_t;
   static constexpr Acc identity = 0;
@@ -97,7 +99,7 @@ template <class T> struct AllOp : AnyOp<T> {
   static uint8_t merge(uint8_t x, uint8_t y) { return x & y; }
 };
 template <class T> struct ComplexSumOp {
-  static constexpr bool vectors = false;
+  static constexpr bool vectors = false, extreme = false;
   using Part = std::complex<double>;
   using Acc = Part;
   static constexpr Acc identity = {};
@@ -108,7 +110,9 @@ template <class T> struct ComplexSumOp {
 
 template <class Op, class T> typename Op::Part fold_stretch(const T* x, int64_t n, const Params& params) {
   using Part = typename Op::Part;
-  if constexpr (Op::vectors) {
+  if constexpr (is_float<T> && Op::extreme) {
+    return extreme_dense<Op::largest>(x, n, [&params](auto v) { return Op::map(v, params); });
+  } else if constexpr (Op::vectors) {
     const auto map = [&params](auto v) { return Op::map(v, params); };
     const auto op = [](auto a, auto b) { return Op::op(a, b); };
     return fold_dense(x, n, static_cast<T>(Op::identity), map, op);
@@ -148,7 +152,8 @@ template <class Op, class In, ngDataType result_type> struct FoldOf {
                       const Params& params) {
     const T* const values = static_cast<const T*>(x);
     Acc* const acc = static_cast<Acc*>(accs);
-    if (rows == kGroup) {
+    // Where accumulators are wider than parts, a group of rows is folded before it is widened.
+    if (!std::is_same_v<Part, Acc> && rows == kGroup) {
 #pragma GCC ivdep
       for (int64_t c = 0; c < n; ++c) {
         Part part = value(values[c], params);

@@ -17,23 +17,31 @@ template <class S> using Wide = std::conditional_t<is_half<S>, float, std::condi
 
 // A scan's state and its step; `emit` is what goes to the outputs.
 template <class S> struct CumSum {
+  static constexpr bool indexed = false;
   Wide<S> value = Wide<S>(0);
   void step(S x, int64_t) { value = math::add(value, static_cast<Wide<S>>(x)); }
   void emit(S* out, int64_t*) const { *out = static_cast<S>(value); }
 };
 template <class S> struct CumProd {
+  static constexpr bool indexed = false;
   Wide<S> value = Wide<S>(1);
   void step(S x, int64_t) { value = math::mul(value, static_cast<Wide<S>>(x)); }
   void emit(S* out, int64_t*) const { *out = static_cast<S>(value); }
 };
 template <class S, bool largest> struct CumExtreme {
+  static constexpr bool indexed = true;
   Compute<S> value = Compute<S>();
   int64_t index = -1;
+  // A new extreme is rare: the branch is cheaper than carrying both values through every step.
   void step(S s, int64_t i) {
     const Compute<S> x = s;
-    const bool take = (index < 0) | (x != x) | ((value == value) & (largest ? x >= value : x <= value));
-    value = take ? x : value;
-    index = take ? i : index;
+    if (largest ? x < value : x > value) {
+      if (index >= 0) return;
+    } else if (value != value && x == x) {
+      return;
+    }
+    value = x;
+    index = i;
   }
   void emit(S* out, int64_t* out_index) const {
     *out = static_cast<S>(value);
@@ -43,6 +51,7 @@ template <class S, bool largest> struct CumExtreme {
 template <class S> using CumMax = CumExtreme<S, true>;
 template <class S> using CumMin = CumExtreme<S, false>;
 template <class S> struct LogCumSumExp {
+  static constexpr bool indexed = false;
   Wide<S> value = -math::infinity<Wide<S>>;
   void step(S s, int64_t) {
     const Wide<S> x = static_cast<Wide<S>>(s);
@@ -53,23 +62,35 @@ template <class S> struct LogCumSumExp {
   void emit(S* out, int64_t*) const { *out = static_cast<S>(value); }
 };
 
+// One line alone keeps its state in registers.
+template <class S, class State> void scan_line(const S* in, S* out, int64_t* index, int64_t length, const int64_t* step) {
+  State state;
+  int64_t position;
+  for (int64_t i = 0; i < length; ++i) {
+    state.step(in[i * step[0]], i);
+    state.emit(out + i * step[1], &position);
+    if constexpr (State::indexed) index[i * step[2]] = position;
+  }
+}
+
 struct Line {
-  int64_t length, in, out, index;  // strides along the scanned dim
+  int64_t length, step[3];  // strides of input, output and indices along the scanned dim
 };
 
 // `count` lines, `step_*` apart.
 template <class S, class State>
 void scan_lines(const S* in, S* out, int64_t* index, const Line& line, int64_t count, int64_t step_in,
                 int64_t step_out, int64_t step_index) {
+  if (count == 1) return scan_line<S, State>(in, out, index, line.length, line.step);
   State states[kLines];
   for (int64_t i = 0; i < line.length; ++i) {
-    const S* const from = in + i * line.in;
-    S* const to = out + i * line.out;
-    int64_t* const index_to = index ? index + i * line.index : nullptr;
+    const S* const from = in + i * line.step[0];
+    S* const to = out + i * line.step[1];
+    int64_t* const index_to = State::indexed ? index + i * line.step[2] : nullptr;
 #pragma GCC ivdep
     for (int64_t k = 0; k < count; ++k) {
       states[k].step(from[k * step_in], i);
-      states[k].emit(to + k * step_out, index_to ? index_to + k * step_index : nullptr);
+      states[k].emit(to + k * step_out, index_to + (State::indexed ? k * step_index : 0));
     }
   }
 }
@@ -85,17 +106,16 @@ int block_dim(const Tensor& in, int64_t dim) {
 }
 
 template <class S, class State> void scan(const Args& args, int64_t dim) {
-  static constexpr int64_t kOne = 1;
   const Tensor& in = args.in[0];
   const Tensor& out = args.out[0];
   const bool indexed = args.num_out > 1;
   const Tensor& index = args.out[indexed ? 1 : 0];
   const bool scalar = in.ndim == 0;
-  const Line line = scalar ? Line{kOne, 0, 0, 0}
-                           : Line{in.sizes[dim], in.strides[dim], out.strides[dim], index.strides[dim]};
+  const Line line = scalar ? Line{1, {0, 0, 0}}
+                           : Line{in.sizes[dim], {in.strides[dim], out.strides[dim], index.strides[dim]}};
   const int along = scalar ? -1 : block_dim(in, dim);
   const int64_t lines = along < 0 ? 1 : in.sizes[along];
-  const bool together = along >= 0 && in.strides[along] < line.in;
+  const bool together = along >= 0 && in.strides[along] < line.step[0];
   const int64_t block = together ? std::min(kLines, lines) : 1, blocks = (lines + block - 1) / block;
   const int64_t step_in = along < 0 ? 0 : in.strides[along], step_out = along < 0 ? 0 : out.strides[along];
   const int64_t step_index = along < 0 ? 0 : index.strides[along];
