@@ -167,6 +167,7 @@ def test_device_list_with_an_invalid_configuration(fl, core, home):
     (home / "config.yaml").write_text("devices: 3\n")
     answer = fl("device-list")
     assert answer.code == 1 and "config.yaml:1: devices = 3" in answer.err
+    assert "not opened: configuration" in answer.err and "Traceback" not in answer.err and "At:" not in answer.err
 
 
 def test_env(fl, home, profile_file, monkeypatch):

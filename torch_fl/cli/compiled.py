@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from torch_fl._errors import FlError
 from torch_fl.cli.output import MissingPart
 
 __all__ = ["compiled", "open_devices"]
@@ -34,8 +35,17 @@ def open_devices() -> tuple[list[dict[str, Any]], list[dict[str, str]]]:
     from torch_fl.profile import adapters
 
     core = compiled()
+    refused: list[dict[str, str]] = []
+
+    def discover() -> list[dict[str, Any]]:
+        try:
+            return adapters.discover()
+        except FlError as error:  # kept here, since the core would add where in Python it was raised
+            refused.append({"path": "", "reason": str(error)})
+            return []
+
     if not core.devices_opened():
-        core.set_discover(adapters.discover)
+        core.set_discover(discover)
     devices = []
     for index in range(core.device_count()):
         info = dict(core.device_info(index))
@@ -44,6 +54,6 @@ def open_devices() -> tuple[list[dict[str, Any]], list[dict[str, str]]]:
         except RuntimeError as error:  # a lost device is still listed
             info["memory_free"], info["error"] = None, str(error)
         devices.append(info)
-    failures = [dict(failure) for failure in core.adapter_failures()]
+    failures = refused + [dict(failure) for failure in core.adapter_failures()]
     known = {failure["reason"] for failure in failures}
     return devices, failures + [failure for failure in adapters.failures() if failure["reason"] not in known]

@@ -56,7 +56,8 @@ def device_list(
         else:
             print("no devices")
         for failure in failures:
-            print(f"not opened: {failure['path']}: {failure['reason']}", file=sys.stderr)
+            place = f"{failure['path']}: " if failure["path"] else ""
+            print(f"not opened: {place}{failure['reason']}", file=sys.stderr)
         if not devices:
             print("`flagos-torch-fl diagnose` says why each adapter has none", file=sys.stderr)
     if not devices:
