@@ -113,29 +113,6 @@ template <class U> void transpose(const Layout& layout) {
   });
 }
 
-// True, and done, if the copy is a transposition worth tiling.
-bool try_transpose(const Tensor& src, const Tensor& dst) {
-  if (src.immediate || dst.ndim < 2) return false;
-  const int columns = dst.ndim - 1;
-  int rows = -1;
-  int64_t outer = 1;
-  for (int d = 0; d < columns; ++d) {
-    if (src.strides[d] == 1 && dst.sizes[d] >= kTile && rows < 0) rows = d;
-    else outer *= dst.sizes[d];
-  }
-  if (rows < 0 || dst.strides[columns] != 1 || src.strides[columns] < kTile / 2 || dst.sizes[columns] < kTile) {
-    return false;
-  }
-  const Layout layout{&src, &dst, rows, columns, outer};
-  switch (size_of(dst.type)) {
-    case 1: transpose<uint8_t>(layout); return true;
-    case 2: transpose<uint16_t>(layout); return true;
-    case 4: transpose<float>(layout); return true;  // moved, not computed on
-    case 8: transpose<uint64_t>(layout); return true;
-    default: return false;
-  }
-}
-
 // float to and from a 16-bit type, both dense: one pass without a buffer. True if done.
 bool try_narrow(const Tensor& src, const Tensor& dst) {
   const bool widening = is_16_bit_float(src.type) && dst.type == NG_FLOAT32;
@@ -200,6 +177,28 @@ NG_KERNEL("copy", kEveryType, copy, kEveryType);
 NG_KERNEL("fill", kEveryType, fill, kEveryType);
 
 }  // namespace
+
+bool try_transpose(const Tensor& src, const Tensor& dst) {
+  if (src.immediate || dst.ndim < 2) return false;
+  const int columns = dst.ndim - 1;
+  int rows = -1;
+  int64_t outer = 1;
+  for (int d = 0; d < columns; ++d) {
+    if (src.strides[d] == 1 && dst.sizes[d] >= kTile && rows < 0) rows = d;
+    else outer *= dst.sizes[d];
+  }
+  if (rows < 0 || dst.strides[columns] != 1 || src.strides[columns] < kTile / 2 || dst.sizes[columns] < kTile) {
+    return false;
+  }
+  const Layout layout{&src, &dst, rows, columns, outer};
+  switch (size_of(dst.type)) {
+    case 1: transpose<uint8_t>(layout); return true;
+    case 2: transpose<uint16_t>(layout); return true;
+    case 4: transpose<float>(layout); return true;  // moved, not computed on
+    case 8: transpose<uint64_t>(layout); return true;
+    default: return false;
+  }
+}
 
 Loop conversion(ngDataType to, ngDataType from) { return kConversions[to][from]; }
 

@@ -18,6 +18,9 @@ void scatter_rows(int size, const void* src, char* dst, const Rows& rows);
 void widen(ngDataType type, const void* src, float* dst, int64_t n);
 void narrow(ngDataType type, const float* src, void* dst, int64_t n);
 
+// Copies if src, of the same type and sizes, lies transposed to dst and is worth copying tile by tile. True if done.
+bool try_transpose(const Tensor& src, const Tensor& dst);
+
 // The dense loop that converts; 16-bit floats are float on both sides.
 Loop conversion(ngDataType to, ngDataType from);
 

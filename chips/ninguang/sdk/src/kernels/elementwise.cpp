@@ -6,6 +6,7 @@
 
 #include "../parallel.h"
 #include "copy.h"
+#include "scratch.h"
 
 namespace ng {
 namespace {
@@ -189,9 +190,11 @@ void run_blocks(const Plan& plan, int64_t begin, int64_t end) {
   const int64_t inner = plan.sizes[plan.ndim - 1];
   const bool by_row = rows && inner >= kLongRow;
   const bool walked_out = plan.operands[0].mode == Mode::walked;
+  int64_t left = by_row ? inner - begin % inner : end - begin;  // in the row
   for (int64_t position = begin; position < end;) {
-    int64_t n = std::min(plan.block, end - position);
-    if (by_row) n = std::min(n, inner - position % inner);
+    const int64_t n = std::min({plan.block, left, end - position});
+    left -= n;
+    if (left == 0) left = inner;
     for (int k = 1; k < plan.count; ++k) {
       if (plan.operands[k].mode != Mode::walked) continue;
       places[k] = const_cast<void*>(load(walkers[k], plan, plan.operands[k], n, buffers[k]));
@@ -238,6 +241,36 @@ Operand describe(const Tensor& tensor, bool output, bool one_element) {
   return {tensor.as<char>(), tensor.strides, mode, tensor.immediate, tensor.type, size, half ? 4 : size};
 }
 
+// A large input that lies transposed is made dense first: one pass by tiles costs far less than a cache miss per element.
+struct Untangled {
+  int64_t strides[kMaxDims];
+  int count = 0;
+};
+void untangle(const Tensor& input, int64_t numel, Operand& operand, Untangled& untangled) {
+  constexpr int64_t kLeast = 1 << 14, kMostBytes = int64_t{1} << 28;
+  const int last = input.ndim - 1;
+  if (numel < kLeast || numel * operand.size > kMostBytes || last < 1 || input.strides[last] < 8) return;
+  int64_t stride = 1;
+  for (int d = last; d >= 0; --d) {
+    untangled.strides[d] = stride;
+    stride *= input.sizes[d];
+  }
+  constexpr ScratchSlot slots[] = {kScratchOperand, kScratchOperand2, kScratchOperand3};
+  Tensor dense = input;
+  dense.data = scratch<char>(slots[untangled.count], numel * operand.size);
+  dense.strides = untangled.strides;
+  if (!try_transpose(input, dense)) return;
+  ++untangled.count;
+  operand = describe(dense, false, false);
+}
+
+// False if all pieces of a row can be used where they lie.
+bool needs_buffer(const Operand& operand, int ndim, const int64_t* sizes) {
+  if (operand.mode == Mode::direct) return false;
+  const bool rows_lie_dense = operand.mode == Mode::walked && ndim > 0 && operand.strides[ndim - 1] == 1;
+  return !rows_lie_dense || sizes[ndim - 1] < kLongRow || is_widened(operand);
+}
+
 }  // namespace
 
 Params::Params(const Args& args) {
@@ -266,21 +299,24 @@ ngResult elementwise(const Args& args, const Loops& loops, ngDataType type, doub
   plan.sizes = out.sizes;
   plan.count = 1 + args.num_in;
   const int64_t numel = out.numel();
-  bool direct = true;
+  bool direct = true, buffered = false;
   int widest = 1;
+  Untangled untangled;
   for (int k = 0; k < plan.count; ++k) {
     plan.operands[k] = describe(k == 0 ? out : args.in[k - 1], k == 0, numel == 1);
+    if (k > 0 && plan.operands[k].mode == Mode::walked) untangle(args.in[k - 1], numel, plan.operands[k], untangled);
     direct = direct && plan.operands[k].mode == Mode::direct;
     widest = std::max(widest, plan.operands[k].buffer_size);
+    buffered = buffered || needs_buffer(plan.operands[k], out.ndim, out.sizes);
   }
   if (plan.ndim == 0) {  // a row of one
     plan.ndim = 1;
     plan.sizes = &kOne;
     for (int k = 0; k < plan.count; ++k) plan.operands[k].strides = &kNoStride;
   }
+  plan.block = buffered ? kBlockBytes / widest : numel;
   const int64_t inner = plan.sizes[plan.ndim - 1];
-  plan.block = kBlockBytes / widest;
-  if (inner < kLongRow) plan.block -= plan.block % inner;
+  if (buffered && inner < kLongRow) plan.block -= plan.block % inner;
   parallel_for(numel, cost, [&plan, direct](int64_t begin, int64_t end) {
     if (direct) run_direct(plan, begin, end);
     else run_blocks(plan, begin, end);
