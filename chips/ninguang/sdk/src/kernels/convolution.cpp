@@ -49,7 +49,13 @@ template <class S> ngResult run_forward(const ConvCall& call, const Tensor* bias
   const Image src = as_row_major<T, S>(call.src, kScratchOperand);
   const Image weight = as_row_major<T, S>(call.weight, kScratchOperand2);
   ImageResult<T, S> result(call.dst);
-  conv_forward_gemm<T>(p, src, weight, bias ? bias_values<T, S>(*bias) : nullptr, result.value);
+  const T* bias_data = bias ? bias_values<T, S>(*bias) : nullptr;
+  bool done = false;
+  if constexpr (std::is_same_v<T, float>) {
+    done = winograd_applies(p);
+    if (done) conv_forward_winograd(p, src, weight, bias_data, result.value);
+  }
+  if (!done) conv_forward_gemm<T>(p, src, weight, bias_data, result.value);
   result.finish();
   return NG_SUCCESS;
 }
@@ -60,7 +66,13 @@ template <class S> ngResult run_backward_data(const ConvCall& call, const Tensor
   const Image dst = as_row_major<T, S>(call.dst, kScratchOperand);
   const Image weight = as_row_major<T, S>(call.weight, kScratchOperand2);
   ImageResult<T, S> result(call.src);
-  conv_backward_data_gemm<T>(p, dst, weight, bias ? bias_values<T, S>(*bias) : nullptr, result.value);
+  const T* bias_data = bias ? bias_values<T, S>(*bias) : nullptr;
+  bool done = false;
+  if constexpr (std::is_same_v<T, float>) {
+    done = winograd_applies(p);
+    if (done) conv_backward_data_winograd(p, dst, weight, bias_data, result.value);
+  }
+  if (!done) conv_backward_data_gemm<T>(p, dst, weight, bias_data, result.value);
   result.finish();
   return NG_SUCCESS;
 }
