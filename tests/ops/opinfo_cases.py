@@ -1,0 +1,337 @@
+"""One OpInfo of PyTorch's database on the device against the CPU: what is checked, and how strictly.
+
+Checked for each of a few samples: forward, non-contiguous inputs, in-place, out= and gradients; values, dtype, shape,
+device of the tensor and of its storage. The worker (opinfo_worker.py) calls check_op() in a process of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal.common_utils import noncontiguous_like
+from torch.testing._internal.opinfo.core import OpInfo, SampleInput
+from torch.utils._pytree import tree_flatten, tree_map
+
+DEVICE = torch.device("fl:1")
+NUM_SAMPLES = 3
+
+# Entries that test something a dense device does not have; everything else counts.
+LEFT_OUT = {
+    "sparse.sampled_addmm": "sparse CSR tensors only",
+    "sparse.mm.reduce": "sparse CSR tensors only",
+    "to_sparse": "returns a sparse tensor",
+}
+
+# Results without defined values.
+UNINITIALIZED = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided", "resize_",
+                 "resize_as_"}  # fmt: skip
+
+RTOL, ATOL = 1e-4, 1e-5
+# Operators whose float32 result is legitimately known less well: (rtol, atol).
+TOLERANCES: dict[str, tuple[float, float]] = {}
+
+
+def op_name(op: OpInfo) -> str:
+    """Return the entry's full name: "nn.functional.gelu", "std.unbiased"."""
+    return f"{op.name}.{op.variant_test_name}" if op.variant_test_name else op.name
+
+
+OPS: dict[str, OpInfo] = {op_name(op): op for op in op_db if op_name(op) not in LEFT_OUT}
+
+
+@dataclass
+class OpReport:
+    """What check_op() found: failures are (stage, text); a stage is "forward[0]", "grad[2]", …"""
+
+    checks: int = 0
+    failures: list[tuple[str, str]] = field(default_factory=list)
+    not_covered: list[str] = field(default_factory=list)  # stages that no enabled tier serves
+    strides: list[str] = field(default_factory=list)  # stages whose result has other strides; reported only
+
+
+class Mismatch(AssertionError):
+    """The device's result is not the CPU's."""
+
+
+def dtype_of(op: OpInfo) -> torch.dtype | None:
+    """float32, or the first type the operator supports."""
+    if torch.float32 in op.dtypes:
+        return torch.float32
+    order = (torch.float64, torch.complex64, torch.int64, torch.int32, torch.bool, torch.bfloat16, torch.float16)
+    return next((d for d in order if d in op.dtypes), next(iter(op.dtypes), None))
+
+
+def to_device(value: Any) -> Any:
+    """Copy CPU tensors with their strides; the device argument of a factory becomes the device."""
+
+    def move(x: Any) -> Any:
+        if isinstance(x, torch.Tensor) and x.device.type == "cpu":
+            return _move_tensor(x)
+        if isinstance(x, torch.device) and x.type == "cpu" or isinstance(x, str) and x == "cpu":
+            return DEVICE
+        return x
+
+    return tree_map(move, value)
+
+
+def _move_tensor(x: torch.Tensor) -> torch.Tensor:
+    if x.layout != torch.strided or x.is_quantized:
+        return x.to(DEVICE)
+    plain = x.detach()
+    if plain.is_conj() or plain.is_neg():
+        moved = plain.to(DEVICE)
+    else:
+        flat = torch.empty(0, dtype=x.dtype).set_(plain.untyped_storage())
+        moved = flat.to(DEVICE).as_strided(x.shape, x.stride(), x.storage_offset())
+    return moved.requires_grad_(x.requires_grad)
+
+
+def _clone(value: Any) -> Any:
+    """Fresh leaves with the same strides, so that an in-place operator cannot touch the sample."""
+
+    def clone(x: Any) -> Any:
+        if not isinstance(x, torch.Tensor):
+            return x
+        if x.layout != torch.strided:
+            return x.detach().clone().requires_grad_(x.requires_grad)
+        copy = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype) if not _overlaps(x) else x.detach().clone()
+        copy.copy_(x.detach())
+        return copy.requires_grad_(x.requires_grad)
+
+    return tree_map(clone, value)
+
+
+def _overlaps(x: torch.Tensor) -> bool:
+    return any(stride == 0 and size > 1 for size, stride in zip(x.shape, x.stride(), strict=True)) or x.is_conj()
+
+
+def _noncontiguous(value: Any) -> Any:
+    return tree_map(lambda x: noncontiguous_like(x) if isinstance(x, torch.Tensor) and x.layout == torch.strided else x,
+                    value)  # fmt: skip
+
+
+class OpCheck:
+    """Checks one operator; keeps what the CPU answered so that a second mode need not ask again."""
+
+    def __init__(self, op: OpInfo) -> None:
+        self.op = op
+        self.name = op_name(op)
+        self.dtype = dtype_of(op)
+        self.rtol, self.atol = TOLERANCES.get(self.name, (RTOL, ATOL))
+        with_grad = op.supports_autograd and self.dtype in op.supported_backward_dtypes("cpu")
+        self.samples = self._samples(with_grad)
+        self.with_grad = with_grad
+        self.expected: dict[str, Any] = {}
+
+    def _samples(self, requires_grad: bool) -> list[SampleInput]:
+        torch.manual_seed(0)
+        found = self.op.sample_inputs("cpu", self.dtype, requires_grad=requires_grad)
+        every = list(zip(range(40), found, strict=False))
+        samples = [sample for _, sample in every]
+        if len(samples) <= NUM_SAMPLES:
+            return samples
+        # The first, one from the middle and the last: generators put variants of one form next to each other.
+        return [samples[0], samples[len(samples) // 2], samples[-1]]
+
+    def run(self) -> OpReport:
+        report = OpReport()
+        for i, sample in enumerate(self.samples):
+            self._stage(report, f"forward[{i}]", lambda s=sample: self._forward(s))
+            self._stage(report, f"strided[{i}]", lambda s=sample: self._strided(s))
+            if self.op.get_inplace() is not None and not sample.broadcasts_input:
+                self._stage(report, f"inplace[{i}]", lambda s=sample: self._inplace(s))
+            if self.op.supports_out:
+                self._stage(report, f"out[{i}]", lambda s=sample: self._out(s, strided=False))
+                self._stage(report, f"out_strided[{i}]", lambda s=sample: self._out(s, strided=True))
+            if self.with_grad:
+                self._stage(report, f"grad[{i}]", lambda s=sample: self._grad(s))
+        return report
+
+    def _stage(self, report: OpReport, stage: str, prepare: Callable[[], tuple | None]) -> None:
+        """prepare() returns (name, function(args...), args, compare) or None; the CPU's own refusal ends the stage."""
+        prepared = prepare()
+        if prepared is None:
+            return
+        function, operands = prepared
+        if stage not in self.expected:
+            self.expected[stage] = self._on_cpu(function, operands)
+        expected, random = self.expected[stage]
+        report.checks += 1
+        try:
+            torch.manual_seed(1)
+            actual = function(*to_device(_clone(operands)))
+            if isinstance(expected, Exception):
+                raise Mismatch(f"no error, where the CPU says {type(expected).__name__}: {expected}")
+            if random:
+                torch.manual_seed(1)
+                self._same_numbers(actual, function(*to_device(_clone(operands))))
+            self._same(actual, expected, values=not random and self.name not in UNINITIALIZED)
+            if not _same_strides(actual, expected):
+                report.strides.append(stage)
+        except NotImplementedError as error:
+            report.not_covered.append(stage)
+            report.failures.append((stage, _short(error)))
+        except Exception as error:  # noqa: BLE001 - every kind of failure is a finding
+            if isinstance(expected, Exception) and not isinstance(error, Mismatch):
+                return
+            report.failures.append((stage, _short(error)))
+
+    def _on_cpu(self, function: Callable, operands: tuple) -> tuple[Any, bool]:
+        """The CPU's answer, and whether it is another one each time."""
+        try:
+            torch.manual_seed(1)
+            state = torch.get_rng_state()
+            first = function(*_clone(operands))
+            drawn = not torch.equal(state, torch.get_rng_state())
+            second = function(*_clone(operands))
+        except Exception as error:  # noqa: BLE001 - then the device must refuse as well
+            return error, False
+        try:
+            self._compare(second, first, values=True, device=None)
+        except Mismatch:
+            return first, self.name not in UNINITIALIZED
+        return first, drawn
+
+    # Stages: each returns the function and its operands.
+
+    def _forward(self, sample: SampleInput) -> tuple:
+        return lambda x, a, k: self.op(x, *a, **k), _operands(sample)
+
+    def _strided(self, sample: SampleInput) -> tuple:
+        x, args, kwargs = _operands(sample)
+        with torch.no_grad():
+            operands = (_noncontiguous(x), _noncontiguous(args), _noncontiguous(kwargs))
+        return lambda x, a, k: self.op(x, *a, **k), operands
+
+    def _inplace(self, sample: SampleInput) -> tuple:
+        inplace = self.op.get_inplace()
+
+        def function(x: Any, a: Any, k: Any) -> Any:
+            with torch.no_grad():
+                result = inplace(x, *a, **k)
+            if isinstance(x, torch.Tensor) and result is not x:
+                raise Mismatch("the in-place operator does not return its argument")
+            return x
+
+        return function, _operands(sample)
+
+    def _out(self, sample: SampleInput, strided: bool) -> tuple | None:
+        x, args, kwargs = _operands(sample)
+        with torch.no_grad():
+            try:
+                plain = self.op(*_clone((x,)), *_clone(args), **_clone(kwargs))
+            except Exception:  # noqa: BLE001 - the forward stage has it
+                return None
+        tensors = [plain] if isinstance(plain, torch.Tensor) else list(plain)
+        if not all(isinstance(t, torch.Tensor) for t in tensors):
+            return None
+
+        def function(x: Any, a: Any, k: Any, outs: list[torch.Tensor]) -> Any:
+            target = outs[0] if isinstance(plain, torch.Tensor) else tuple(outs)
+            pointers = [o.data_ptr() for o in outs]
+            with torch.no_grad():
+                self.op(x, *a, out=target, **k)
+            if strided and pointers != [o.data_ptr() for o in outs]:
+                raise Mismatch("out= was given new memory although it has the right shape")
+            return outs
+
+        outs = [_strided_like(t) if strided else torch.empty(0, dtype=t.dtype) for t in tensors]
+        return function, (x, args, kwargs, outs)
+
+    def _grad(self, sample: SampleInput) -> tuple:
+        def function(x: Any, a: Any, k: Any) -> Any:
+            leaves = [t for t in tree_flatten((x, a, k))[0] if isinstance(t, torch.Tensor) and t.requires_grad]
+            result = sample.output_process_fn_grad(self.op(x, *a, **k))
+            outputs = [t for t in tree_flatten(result)[0] if isinstance(t, torch.Tensor) and t.requires_grad]
+            if not outputs or not leaves:
+                return []
+            generator = torch.Generator().manual_seed(2)
+            weights = [(torch.rand(o.shape, generator=generator) + 0.5).to(o.dtype).to(o.device) for o in outputs]
+            return list(torch.autograd.grad(outputs, leaves, weights, allow_unused=True))
+
+        return function, _operands(sample)
+
+    # Comparison
+
+    def _same(self, actual: Any, expected: Any, values: bool) -> None:
+        self._compare(actual, expected, values, DEVICE)
+
+    def _compare(self, actual: Any, expected: Any, values: bool, device: torch.device | None) -> None:
+        if isinstance(expected, torch.Tensor):
+            self._compare_tensor(actual, expected, values, device)
+        elif isinstance(expected, (tuple, list)):
+            if not isinstance(actual, (tuple, list)) or len(actual) != len(expected):
+                raise Mismatch(f"{type(actual).__name__} instead of {len(expected)} results")
+            for a, e in zip(actual, expected, strict=True):
+                self._compare(a, e, values, device)
+        elif isinstance(expected, float) and values:
+            torch.testing.assert_close(actual, expected, rtol=self.rtol, atol=self.atol, equal_nan=True)
+        elif isinstance(expected, torch.device) or not values:
+            return
+        elif actual != expected:
+            raise Mismatch(f"{actual!r} instead of {expected!r}")
+
+    def _compare_tensor(self, actual: Any, expected: torch.Tensor, values: bool, device: torch.device | None) -> None:
+        if not isinstance(actual, torch.Tensor):
+            raise Mismatch(f"{actual!r} instead of a tensor")
+        if device is not None:
+            if actual.device != device:
+                raise Mismatch(f"the result is on {actual.device}")
+            if actual.layout == torch.strided and actual.untyped_storage().device != device:
+                raise Mismatch(f"the result's storage is on {actual.untyped_storage().device}")
+        if actual.dtype != expected.dtype:
+            raise Mismatch(f"{actual.dtype} instead of {expected.dtype}")
+        if actual.shape != expected.shape:
+            raise Mismatch(f"shape {tuple(actual.shape)} instead of {tuple(expected.shape)}")
+        if not values:
+            return
+        a, e = actual.detach().cpu(), expected.detach()
+        if e.layout != torch.strided:
+            a, e = a.to_dense(), e.to_dense()
+        a, e = a.resolve_conj().resolve_neg(), e.resolve_conj().resolve_neg()
+        exact = not (e.is_floating_point() or e.is_complex())
+        try:
+            torch.testing.assert_close(a, e, rtol=0 if exact else self.rtol, atol=0 if exact else self.atol,
+                                       equal_nan=True, check_stride=False)  # fmt: skip
+        except AssertionError as error:
+            raise Mismatch("values: " + " ".join(str(error).split())) from None
+
+    def _same_numbers(self, first: Any, second: Any) -> None:
+        """One seed gives one result, also on the device."""
+        for a, b in zip(tree_flatten(first)[0], tree_flatten(second)[0], strict=True):
+            if isinstance(a, torch.Tensor) and not torch.equal(a.detach().cpu(), b.detach().cpu()):
+                raise Mismatch("random: the same seed gives other numbers")
+
+
+def _operands(sample: SampleInput) -> tuple[Any, tuple, dict]:
+    return sample.input, tuple(sample.args), dict(sample.kwargs)
+
+
+def _strided_like(t: torch.Tensor) -> torch.Tensor:
+    """The same shape, with every dimension's stride doubled."""
+    return torch.empty([2 * n for n in t.shape], dtype=t.dtype)[tuple(slice(None, None, 2) for _ in t.shape)]
+
+
+def _same_strides(actual: Any, expected: Any) -> bool:
+    pairs = zip(tree_flatten(actual)[0], tree_flatten(expected)[0], strict=False)
+    return all(a.stride() == e.stride() for a, e in pairs
+               if isinstance(a, torch.Tensor) and a.layout == torch.strided == e.layout and a.numel())  # fmt: skip
+
+
+def _short(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:300]}"
+
+
+@contextlib.contextmanager
+def quiet() -> Any:
+    """Samples warn about deprecations on purpose."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
