@@ -81,7 +81,7 @@ template <class T> void mean_row_regular(const T* plane, const Image& in, const 
           const int64_t first = x < 0 ? (-x + w.step - 1) / w.step : 0;
           const int64_t last = x >= in.size[2] ? 0 : std::min(count, (in.size[2] - x + w.step - 1) / w.step);
           if (first >= last) continue;
-          sum += detail::masked_load(Vector<T>{}, ((1u << (last - first)) - 1u) << first, row + x, w.step);
+          sum += detail::masked_load<T>(Vector<T>{}, ((1u << (last - first)) - 1u) << first, row + x, w.step);
         }
       }
     }

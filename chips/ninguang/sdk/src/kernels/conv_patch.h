@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "gemm_kernel.h"
+#include "half.h"
 
 #if defined(__AVX512F__)
 #include <immintrin.h>
@@ -37,30 +38,63 @@ struct ConvSegment {
   int64_t offset;  // of lane 0, in elements from the channel's first
 };
 
-// Lanes in mask: sum[lane] = p[lane * step]; the others keep their value. kStep 0: any step.
-template <int kStep, class T>
-inline Vector<T> masked_load(Vector<T> keep, uint32_t mask, const T* p, int64_t step) {
+// What is loaded of a storage type: itself, or the bits of a half type, one per 32-bit lane.
+template <class S> struct RawOf { using type = S; };
+template <> struct RawOf<Half> { using type = uint32_t; };
+template <> struct RawOf<BFloat16> { using type = uint32_t; };
+template <class S> using Raw = typename RawOf<S>::type;
+
+template <class S> inline Raw<S> raw_value(S value) {
+  if constexpr (is_half<S>) {
+    return value.bits;
+  } else {
+    return value;
+  }
+}
+
+inline Vector<float> raw_to_float(Vector<float> raw, const float*) { return raw; }
+inline Vector<double> raw_to_float(Vector<double> raw, const double*) { return raw; }
+inline Vector<float> raw_to_float(Vector<uint32_t> raw, const BFloat16*) { return (Vector<float>)(raw << 16); }
+inline Vector<float> raw_to_float(Vector<uint32_t> raw, const Half*) {
 #if defined(__AVX512F__)
-  if constexpr (sizeof(T) == 4 && kStep == 1) {
-    return (Vector<T>)_mm512_mask_loadu_ps((__m512)keep, static_cast<__mmask16>(mask), p);
-  } else if constexpr (sizeof(T) == 4 && kStep == 2) {
+  return (Vector<float>)_mm512_maskz_cvtph_ps(0xffff, _mm512_maskz_cvtepi32_epi16(0xffff, (__m512i)raw));
+#else
+  Vector<float> result;
+  for (int i = 0; i < kLanes<float>; ++i) result[i] = float16_to_float(static_cast<uint16_t>(raw[i]));
+  return result;
+#endif
+}
+
+// Lanes in mask: result[lane] = p[lane * step]; the others keep their value. kStep 0: any step.
+template <int kStep, class S>
+inline Vector<Raw<S>> masked_load(Vector<Raw<S>> keep, uint32_t mask, const S* p, int64_t step) {
+  using T = Raw<S>;
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__)
+  const auto lanes = static_cast<__mmask16>(mask);
+  if constexpr (std::is_same_v<S, float> && kStep == 1) {
+    return (Vector<T>)_mm512_mask_loadu_ps((__m512)keep, lanes, p);
+  } else if constexpr (std::is_same_v<S, float> && kStep == 2) {
     const uint32_t spread = _pdep_u32(mask, 0x55555555u);
     const __m512 low = _mm512_maskz_loadu_ps(static_cast<__mmask16>(spread), p);
     const __m512 high = _mm512_maskz_loadu_ps(static_cast<__mmask16>(spread >> 16), p + 16);
     const __m512i even = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
-    const __m512 value = _mm512_permutex2var_ps(low, even, high);
-    return (Vector<T>)_mm512_mask_mov_ps((__m512)keep, static_cast<__mmask16>(mask), value);
-  } else if constexpr (sizeof(T) == 8 && kStep == 1) {
+    return (Vector<T>)_mm512_mask_mov_ps((__m512)keep, lanes, _mm512_permutex2var_ps(low, even, high));
+  } else if constexpr (std::is_same_v<S, double> && kStep == 1) {
     return (Vector<T>)_mm512_mask_loadu_pd((__m512d)keep, static_cast<__mmask8>(mask), p);
+  } else if constexpr (is_half<S> && kStep == 1) {
+    return (Vector<T>)_mm512_mask_cvtepu16_epi32((__m512i)keep, lanes, _mm256_maskz_loadu_epi16(lanes, p));
+  } else if constexpr (is_half<S> && kStep == 2) {
+    // The odd elements are masked out, so that every loaded lane holds an even one in its lower half.
+    return (Vector<T>)_mm512_mask_mov_epi32((__m512i)keep, lanes, _mm512_maskz_loadu_epi16(_pdep_u32(mask, 0x55555555u), p));
   }
 #endif
   for (int i = 0; i < kLanes<T>; ++i) {
-    if (mask >> i & 1) keep[i] = p[i * (kStep ? kStep : step)];
+    if (mask >> i & 1) keep[i] = raw_value(p[i * (kStep ? kStep : step)]);
   }
   return keep;
 }
 
-template <class T> inline Vector<T> masked_load(Vector<T> keep, uint32_t mask, const T* p, int64_t step) {
+template <class S> inline Vector<Raw<S>> masked_load(Vector<Raw<S>> keep, uint32_t mask, const S* p, int64_t step) {
   if (step == 1) return masked_load<1>(keep, mask, p, step);
   if (step == 2) return masked_load<2>(keep, mask, p, step);
   return masked_load<0>(keep, mask, p, step);
@@ -76,7 +110,9 @@ template <class Body> inline void with_step(int64_t step, const Body& body) {
 }  // namespace detail
 
 // The segments of a run of positions, cut into vectors, for every tap.
-template <class T> class ConvPatch {
+template <class S> class ConvPatch {
+  using T = detail::Raw<S>;
+
  public:
   ConvPatch(const ConvGrid& g, int64_t position, int64_t count) : step_(g.step[2]), vectors_((count + kLanes<T> - 1) / kLanes<T>) {
     // Shared by all patches of a thread, which has one alive at a time: no allocation per patch.
@@ -104,13 +140,13 @@ template <class T> class ConvPatch {
   int64_t vectors() const { return vectors_; }
 
   // store_vector(v, values) for the values at `tap` in the channel that begins at src. kStep: step(), or 0.
-  template <int kStep, class Store> void for_vectors(const T* src, int64_t tap, const Store& store_vector) const {
+  template <int kStep, class Store> void for_vectors(const S* src, int64_t tap, const Store& store_vector) const {
     const int* start = starts_ + tap * vectors_;
     const detail::ConvSegment* segment = segments_ + start[0];
     for (int64_t v = 0; v < vectors_; ++v) {
       const detail::ConvSegment* const end = segments_ + start[v + 1];
-      Vector<T> result = detail::masked_load<kStep>(Vector<T>{}, segment->mask, src + segment->offset, step_);
-      while (++segment < end) result = detail::masked_load<kStep>(result, segment->mask, src + segment->offset, step_);
+      Vector<T> result = detail::masked_load<kStep, S>(Vector<T>{}, segment->mask, src + segment->offset, step_);
+      while (++segment < end) result = detail::masked_load<kStep, S>(result, segment->mask, src + segment->offset, step_);
       store_vector(v, result);
     }
   }

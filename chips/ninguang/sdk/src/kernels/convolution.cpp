@@ -46,16 +46,16 @@ struct ConvCall {
 template <class S> ngResult run_forward(const ConvCall& call, const Tensor* bias) {
   using T = Compute<S>;
   const ConvProblem& p = call.problem;
-  const Image src = as_row_major<T, S>(call.src, kScratchOperand);
-  const Image weight = as_row_major<T, S>(call.weight, kScratchOperand2);
-  ImageResult<T, S> result(call.dst);
+  const Image src = as_row_major<S, S>(call.src, kScratchOperand);
+  const Image weight = as_row_major<S, S>(call.weight, kScratchOperand2);
+  ImageResult<S, S> result(call.dst);
   const T* bias_data = bias ? bias_values<T, S>(*bias) : nullptr;
   bool done = false;
-  if constexpr (std::is_same_v<T, float>) {
+  if constexpr (std::is_same_v<S, float>) {
     done = winograd_applies(p);
     if (done) conv_forward_winograd(p, src, weight, bias_data, result.value);
   }
-  if (!done) conv_forward_gemm<T>(p, src, weight, bias_data, result.value);
+  if (!done) conv_forward_gemm<S>(p, src, weight, bias_data, result.value);
   result.finish();
   return NG_SUCCESS;
 }
@@ -63,27 +63,26 @@ template <class S> ngResult run_forward(const ConvCall& call, const Tensor* bias
 template <class S> ngResult run_backward_data(const ConvCall& call, const Tensor* bias) {
   using T = Compute<S>;
   const ConvProblem& p = call.problem;
-  const Image dst = as_row_major<T, S>(call.dst, kScratchOperand);
-  const Image weight = as_row_major<T, S>(call.weight, kScratchOperand2);
-  ImageResult<T, S> result(call.src);
+  const Image dst = as_row_major<S, S>(call.dst, kScratchOperand);
+  const Image weight = as_row_major<S, S>(call.weight, kScratchOperand2);
+  ImageResult<S, S> result(call.src);
   const T* bias_data = bias ? bias_values<T, S>(*bias) : nullptr;
   bool done = false;
-  if constexpr (std::is_same_v<T, float>) {
+  if constexpr (std::is_same_v<S, float>) {
     done = winograd_applies(p);
     if (done) conv_backward_data_winograd(p, dst, weight, bias_data, result.value);
   }
-  if (!done) conv_backward_data_gemm<T>(p, dst, weight, bias_data, result.value);
+  if (!done) conv_backward_data_gemm<S>(p, dst, weight, bias_data, result.value);
   result.finish();
   return NG_SUCCESS;
 }
 
 template <class S> ngResult run_backward_weight(const ConvCall& call) {
-  using T = Compute<S>;
   const ConvProblem& p = call.problem;
-  const Image src = as_row_major<T, S>(call.src, kScratchOperand);
-  const Image dst = as_row_major<T, S>(call.dst, kScratchOperand2);
-  ImageResult<T, S> result(call.weight);
-  conv_backward_weight_gemm<T>(p, src, dst, result.value);
+  const Image src = as_row_major<S, S>(call.src, kScratchOperand);
+  const Image dst = as_row_major<S, S>(call.dst, kScratchOperand2);
+  ImageResult<S, S> result(call.weight);
+  conv_backward_weight_gemm<S>(p, src, dst, result.value);
   result.finish();
   return NG_SUCCESS;
 }

@@ -18,13 +18,13 @@ struct ConvProblem {
   int64_t group_out() const { return out_channels / groups; }
 };
 
-// ---- implicit matrix products (convolution_gemm.cpp): float32 and float64; planes dense and row-major ----
-template <class T> void conv_forward_gemm(const ConvProblem& p, const Image& src, const Image& weight,
-                                          const T* bias, const Image& dst);
-template <class T> void conv_backward_data_gemm(const ConvProblem& p, const Image& dst_grad,
-                                                const Image& weight, const T* bias, const Image& src_grad);
-template <class T> void conv_backward_weight_gemm(const ConvProblem& p, const Image& src,
-                                                  const Image& dst_grad, const Image& weight_grad);
+// ---- implicit matrix products (convolution_gemm.cpp): every float type, row-major ----
+template <class S> void conv_forward_gemm(const ConvProblem& p, const Image& src, const Image& weight,
+                                          const Compute<S>* bias, const Image& dst);
+template <class S> void conv_backward_data_gemm(const ConvProblem& p, const Image& dst_grad, const Image& weight,
+                                                const Compute<S>* bias, const Image& src_grad);
+template <class S> void conv_backward_weight_gemm(const ConvProblem& p, const Image& src, const Image& dst_grad,
+                                                  const Image& weight_grad);
 
 // ---- Winograd (convolution_winograd.cpp): float32, row-major ----
 bool winograd_applies(const ConvProblem& p);

@@ -1,5 +1,6 @@
 // Blocked matrix product over three pluggable parts: how to pack a, how to pack b, and what to do with a finished
 // tile. Matrix multiplication, convolution and attention are all instances. The register tile is gemm_kernel.h.
+// The element T is what is packed: float, double, unsigned integers, or BFloat16Pair, whose depth counts pairs.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -11,6 +12,14 @@
 #include "transpose.h"
 
 namespace ng {
+
+// The element that a storage type is multiplied in.
+template <class S> struct GemmElementOf { using type = Compute<S>; };
+template <> struct GemmElementOf<BFloat16> { using type = std::conditional_t<kHasBFloat16, BFloat16Pair, float>; };
+template <class S> using GemmElement = typename GemmElementOf<S>::type;
+
+// Units of T in a depth of `depth` numbers.
+template <class T> int64_t depth_in(int64_t depth) { return std::is_same_v<T, BFloat16Pair> ? (depth + 1) / 2 : depth; }
 
 struct GemmShape {
   int64_t rows, columns, depth;
@@ -62,8 +71,8 @@ void gemm_task(const T* packed_a, const GemmShape& shape, int64_t row0, int64_t 
   const int64_t block = gemm_depth_block(shape.depth), blocks = divide_up(shape.depth, block);
   const int64_t width = round_up(col1 - col0, kColumns);
   T* panels_b = scratch<T>(kScratchPackB, width * block);
-  T* sums = blocks > 1 ? scratch<T>(kScratchSum, (row1 - row0) * width) : nullptr;
-  alignas(64) T tile[kGemmRows * kColumns];
+  Sum<T>* sums = blocks > 1 ? scratch<Sum<T>>(kScratchSum, (row1 - row0) * width) : nullptr;
+  alignas(64) Sum<T> tile[kGemmRows * kColumns];
   for (int64_t k = 0; k < shape.depth; k += block) {
     const int64_t depth = std::min(block, shape.depth - k);
     pack_b(panels_b, col0, col1 - col0, k, depth);
@@ -80,14 +89,14 @@ void gemm_task(const T* packed_a, const GemmShape& shape, int64_t row0, int64_t 
           finish(r, rows, c, columns, tile, kColumns);
           continue;
         }
-        T* partial = sums + (r - row0) * width + (c - col0) * rows;
+        Sum<T>* partial = sums + (r - row0) * width + (c - col0) * rows;
         if (!first) {
           for (int64_t i = 0; i < rows * kColumns; i += kLanes<T>) store(tile + i, load(tile + i) + load(partial + i));
         }
         if (last) {
           finish(r, rows, c, columns, tile, kColumns);
         } else {
-          std::memcpy(partial, tile, rows * kColumns * sizeof(T));
+          std::memcpy(partial, tile, rows * kColumns * sizeof(Sum<T>));
         }
       }
     }

@@ -2,7 +2,7 @@
 // through gemm.h; tiny and skinny products have their own short ways (matmul_small.h), complex a plain loop.
 #include <complex>
 
-#include "gemm.h"
+#include "gemm_bfloat16.h"
 #include "kernel.h"
 #include "matmul_small.h"
 
@@ -92,7 +92,13 @@ template <class S> void multiply(Product<S> p, bool parallel) {
       return multiply_small(p.a, p.b, s, finish);
     }
   }
-  gemm<T>(s, make_pack_a<T>(p.a), make_pack_b<T>(p.b), finish, parallel);
+  if constexpr (std::is_same_v<S, BFloat16>) {
+    using Element = GemmElement<S>;
+    const GemmShape shape{s.rows, s.columns, depth_in<Element>(s.depth)};
+    gemm<Element>(shape, pack_a_for(p.a, s.depth), pack_b_for(p.b, s.depth), finish, parallel);
+  } else {
+    gemm<T>(s, make_pack_a<T>(p.a), make_pack_b<T>(p.b), finish, parallel);
+  }
 }
 
 template <class C> void multiply_complex(const Product<C>& p, C alpha, C beta, bool parallel) {

@@ -77,7 +77,7 @@ void pool_row(const T* plane, const Image& in, const MaxPool& pool, int64_t oz, 
           const int64_t last = x >= row_width ? 0 : std::min(count, (row_width - x + step - 1) / step);
           if (first >= last) continue;
           const uint32_t mask = ((1u << (last - first)) - 1u) << first;
-          const Vector<T> v = detail::masked_load(Vector<T>{}, mask, plane + row + x, step);
+          const Vector<T> v = detail::masked_load<T>(Vector<T>{}, mask, plane + row + x, step);
           const IndexVector<T> valid = (lane >= static_cast<IndexLane<T>>(first)) & (lane < static_cast<IndexLane<T>>(last));
           best.offer(v, lane * static_cast<IndexLane<T>>(step) + static_cast<IndexLane<T>>(row + x), valid);
         }
