@@ -14,6 +14,11 @@ struct Rows {
 void gather_rows(int size, const char* src, const Rows& rows, void* dst);
 void scatter_rows(int size, const void* src, char* dst, const Rows& rows);
 
+// memcpy past the caches, for results too large to stay there: saves reading the lines that are overwritten. dst is best
+// aligned to 64 bytes. After the last one, stream_end() makes the writes visible to other cores.
+void stream_row(const void* src, void* dst, int64_t bytes);
+void stream_end();
+
 // Dense rows of a 16-bit float type from and to float.
 void widen(ngDataType type, const void* src, float* dst, int64_t n);
 void narrow(ngDataType type, const float* src, void* dst, int64_t n);

@@ -4,6 +4,10 @@
 
 #include "copy.h"
 
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
+
 namespace ng {
 namespace {
 
@@ -75,6 +79,23 @@ void scatter_rows(int size, const void* src, char* dst, const Rows& rows) {
     default: return scatter<Wide>(src, dst, rows);
   }
 }
+
+#if defined(__AVX512F__)
+void stream_row(const void* src, void* dst, int64_t bytes) {
+  const char* from = static_cast<const char*>(src);
+  char* to = static_cast<char*>(dst);
+  const int64_t head = std::min<int64_t>(bytes, -reinterpret_cast<intptr_t>(to) & 63), body = (bytes - head) & ~int64_t{63};
+  std::memcpy(to, from, head);
+  for (int64_t i = head; i < head + body; i += 64) {
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(to + i), _mm512_loadu_si512(reinterpret_cast<const __m512i*>(from + i)));
+  }
+  std::memcpy(to + head + body, from + head + body, bytes - head - body);
+}
+void stream_end() { _mm_sfence(); }
+#else
+void stream_row(const void* src, void* dst, int64_t bytes) { std::memcpy(dst, src, bytes); }
+void stream_end() {}
+#endif
 
 void widen(ngDataType type, const void* src, float* dst, int64_t n) {
   if (type == NG_FLOAT16) to_float(static_cast<const Half*>(src), dst, n);

@@ -36,6 +36,7 @@ struct Plan {
   int ndim;
   const int64_t* sizes;
   int64_t block;  // elements, at most; a multiple of the row length if that is short
+  bool streamed;  // the output is dense and too large for any cache: written past them
   Loop loop;
   const Params* params;
 };
@@ -174,6 +175,11 @@ void fill_repeated(const Plan& plan, const Operand& operand, int64_t begin, int6
   if (values != buffer.bytes) std::memcpy(buffer.bytes, values, n * operand.size);
 }
 
+// From `address` to the start of a cache line; a whole line's worth if it is one.
+int64_t elements_to_line(const char* address, int size) {
+  return 64 / size - static_cast<int64_t>(reinterpret_cast<uintptr_t>(address) / size % (64 / size));
+}
+
 void run_blocks(const Plan& plan, int64_t begin, int64_t end) {
   Buffer buffers[kMaxOperands];
   Walker walkers[kMaxOperands];
@@ -191,8 +197,13 @@ void run_blocks(const Plan& plan, int64_t begin, int64_t end) {
   const bool by_row = rows && inner >= kLongRow;
   const bool walked_out = plan.operands[0].mode == Mode::walked;
   int64_t left = by_row ? inner - begin % inner : end - begin;  // in the row
+  char* const out = plan.operands[0].data;
+  const int out_size = plan.operands[0].size;
   for (int64_t position = begin; position < end;) {
-    const int64_t n = std::min({plan.block, left, end - position});
+    int64_t n = std::min({plan.block, left, end - position});
+    if (plan.streamed && position == begin && inner >= kLongRow) {  // blocks of short rows must not change their phase
+      n = std::min(n, elements_to_line(out + begin * out_size, out_size));
+    }
     left -= n;
     if (left == 0) left = inner;
     for (int k = 1; k < plan.count; ++k) {
@@ -200,7 +211,9 @@ void run_blocks(const Plan& plan, int64_t begin, int64_t end) {
       places[k] = const_cast<void*>(load(walkers[k], plan, plan.operands[k], n, buffers[k]));
     }
     if (walked_out) places[0] = store_place(walkers[0], plan, plan.operands[0], n, buffers[0]);
+    if (plan.streamed) places[0] = buffers[0].bytes;
     plan.loop(places, position, n, *plan.params);
+    if (plan.streamed) stream_row(buffers[0].bytes, out + position * out_size, n * out_size);
     if (walked_out) store(walkers[0], plan, plan.operands[0], n, places[0], buffers[0]);
     for (int k = 0; k < plan.count; ++k) {
       if (plan.operands[k].mode != Mode::direct) continue;
@@ -208,6 +221,7 @@ void run_blocks(const Plan& plan, int64_t begin, int64_t end) {
     }
     position += n;
   }
+  if (plan.streamed) stream_end();
 }
 
 // True if the operand's elements lie dense in row-major order.
@@ -271,6 +285,20 @@ bool needs_buffer(const Operand& operand, int ndim, const int64_t* sizes) {
   return !rows_lie_dense || sizes[ndim - 1] < kLongRow || is_widened(operand);
 }
 
+// Worth it if nothing of the operands would still be in a cache after the call. An output that is also an input has been
+// read anyway.
+bool should_stream(const Plan& plan, int64_t numel) {
+  constexpr int64_t kCacheBytes = 64 << 20;
+  if (plan.operands[0].mode != Mode::direct) return false;
+  int64_t bytes = 0;
+  for (int k = 0; k < plan.count; ++k) {
+    const Operand& operand = plan.operands[k];
+    if (k > 0 && operand.data == plan.operands[0].data) return false;
+    if (operand.mode != Mode::repeat) bytes += numel * operand.size;
+  }
+  return bytes > kCacheBytes;
+}
+
 }  // namespace
 
 Params::Params(const Args& args) {
@@ -299,12 +327,16 @@ ngResult elementwise(const Args& args, const Loops& loops, ngDataType type, doub
   plan.sizes = out.sizes;
   plan.count = 1 + args.num_in;
   const int64_t numel = out.numel();
-  bool direct = true, buffered = false;
-  int widest = 1;
+  plan.operands[0] = describe(out, true, numel == 1);
   Untangled untangled;
+  for (int k = 1; k < plan.count; ++k) {
+    plan.operands[k] = describe(args.in[k - 1], false, numel == 1);
+    if (plan.operands[k].mode == Mode::walked) untangle(args.in[k - 1], numel, plan.operands[k], untangled);
+  }
+  plan.streamed = should_stream(plan, numel);
+  bool direct = !plan.streamed, buffered = plan.streamed;
+  int widest = 1;
   for (int k = 0; k < plan.count; ++k) {
-    plan.operands[k] = describe(k == 0 ? out : args.in[k - 1], k == 0, numel == 1);
-    if (k > 0 && plan.operands[k].mode == Mode::walked) untangle(args.in[k - 1], numel, plan.operands[k], untangled);
     direct = direct && plan.operands[k].mode == Mode::direct;
     widest = std::max(widest, plan.operands[k].buffer_size);
     buffered = buffered || needs_buffer(plan.operands[k], out.ndim, out.sizes);
