@@ -82,7 +82,12 @@ template <class S> ngResult run_backward_weight(const ConvCall& call) {
   const Image src = as_row_major<S, S>(call.src, kScratchOperand);
   const Image dst = as_row_major<S, S>(call.dst, kScratchOperand2);
   ImageResult<S, S> result(call.weight);
-  conv_backward_weight_gemm<S>(p, src, dst, result.value);
+  bool done = false;
+  if constexpr (std::is_same_v<S, float>) {
+    done = winograd_applies(p);
+    if (done) conv_backward_weight_winograd(p, src, dst, result.value);
+  }
+  if (!done) conv_backward_weight_gemm<S>(p, src, dst, result.value);
   result.finish();
   return NG_SUCCESS;
 }

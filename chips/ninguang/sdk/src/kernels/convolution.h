@@ -26,10 +26,11 @@ template <class S> void conv_backward_data_gemm(const ConvProblem& p, const Imag
 template <class S> void conv_backward_weight_gemm(const ConvProblem& p, const Image& src, const Image& dst_grad,
                                                   const Image& weight_grad);
 
-// ---- Winograd (convolution_winograd.cpp): float32, row-major ----
+// ---- Winograd (convolution_winograd.cpp, convolution_winograd_weight.cpp): float32, row-major ----
 bool winograd_applies(const ConvProblem& p);
 void conv_forward_winograd(const ConvProblem& p, const Image& src, const Image& weight, const float* bias, const Image& dst);
 void conv_backward_data_winograd(const ConvProblem& p, const Image& dst_grad, const Image& weight, const float* bias,
                                  const Image& src_grad);
+void conv_backward_weight_winograd(const ConvProblem& p, const Image& src, const Image& dst_grad, const Image& weight_grad);
 
 }  // namespace ng

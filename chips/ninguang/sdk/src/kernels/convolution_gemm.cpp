@@ -131,12 +131,13 @@ template <class S> MatrixView<S> weight_rows(const ConvProblem& p, const Image& 
 
 // a for backward to the data: rows = input channels, k = output channel * taps + tap, taps of one phase.
 // from[tap][output channel][input channel] of the group.
-template <class T> auto make_pack_tap_major(const T* from, int64_t group_out, int64_t group_in, const std::vector<int64_t>& taps) {
-  return [=, &taps](T* dst, int64_t row, int64_t rows, int64_t k, int64_t depth) {
+template <class W> auto make_pack_tap_major(const W* from, int64_t group_out, int64_t group_in, const std::vector<int64_t>& taps) {
+  return [=, &taps](Compute<W>* dst, int64_t row, int64_t rows, int64_t k, int64_t depth) {
     const int64_t count = static_cast<int64_t>(taps.size());
     int64_t channel = k / count, tap = k % count;
     for (int64_t i = 0; i < depth; ++i, dst += rows) {
-      std::memcpy(dst, from + (taps[tap] * group_out + channel) * group_in + row, rows * sizeof(T));
+      const W* line = from + (taps[tap] * group_out + channel) * group_in + row;
+      for (int64_t r = 0; r < rows; r += kLanes<Compute<W>>) store_some(dst + r, load_some(line + r, rows - r), rows - r);
       if (++tap == count) tap = 0, ++channel;
     }
   };
@@ -175,8 +176,9 @@ Phase make_phase(const ConvProblem& p, const int64_t* residue) {
   return phase;
 }
 
-template <class S>
-void run_phase(const ConvProblem& p, const Phase& phase, int64_t group, const Image& dst_grad, const Compute<S>* weight,
+// weight: tap-major, of the group.
+template <class S, class W>
+void run_phase(const ConvProblem& p, const Phase& phase, int64_t group, const Image& dst_grad, const W* weight,
                const Compute<S>* bias, const Image& src_grad) {
   using Element = GemmElement<S>;
   ConvGrid g{};
@@ -330,8 +332,14 @@ void conv_backward_data_gemm(const ConvProblem& p, const Image& dst_grad, const 
   }
   if (gaps) fill_planes<S>(p, src_grad, bias);
   for (int64_t group = 0; group < p.groups; ++group) {
-    const Compute<S>* taps = tap_major_weight<S>(p, weight, group);
-    for (const Phase& phase : phases) run_phase<S>(p, phase, group, dst_grad, taps, bias, src_grad);
+    const auto run_phases = [&](const auto* taps) {
+      for (const Phase& phase : phases) run_phase<S>(p, phase, group, dst_grad, taps, bias, src_grad);
+    };
+    if (p.kernel_volume() == 1) {
+      run_phases(weight.as<S>() + group * p.group_out() * weight.batch_stride);
+    } else {
+      run_phases(tap_major_weight<S>(p, weight, group));
+    }
   }
 }
 

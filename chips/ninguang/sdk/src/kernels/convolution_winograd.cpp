@@ -12,6 +12,7 @@ namespace {
 
 constexpr int64_t kPlaces = 16;                     // of a 4 x 4 transformed tile
 constexpr int64_t kChannelBlock = 8 * kGemmRows;    // output channels whose products stay in the second-level cache
+constexpr int64_t kFreshBlock = 2 * kGemmRows;      // the same, if their weights are transformed there too
 constexpr int64_t kColumns = kGemmColumns<float>;
 
 // out = G w G^T over lanes, w[3][3].
@@ -33,25 +34,29 @@ inline void transform_weight(const Vector<float> (&w)[9], Vector<float> (&out)[1
   }
 }
 
-// For each place the packed a of gemm.h: panels of kGemmRows output channels. weight[o][c][3][3] at o * out_stride +
-// c * in_stride; `flip` turns the kernel around, as backward to the data needs.
-void transform_weights(const float* weight, int64_t out_stride, int64_t in_stride, bool flip, int64_t outs, int64_t ins, float* packed) {
-  parallel_for(divide_up(outs, kGemmRows), 2.0 * ins * kPlaces, [&](int64_t begin, int64_t end) {
-    for (int64_t panel = begin; panel < end; ++panel) {
-      const int64_t row = panel * kGemmRows, rows = std::min<int64_t>(kGemmRows, outs - row);
-      alignas(64) float lanes[9 * 16];
-      for (int64_t c = 0; c < ins; ++c) {
-        detail::transpose_tile(weight + row * out_stride + c * in_stride, out_stride, lanes, 16, rows, 9);
-        Vector<float> w[9], out[16];
-        for (int t = 0; t < 9; ++t) w[t] = load(lanes + (flip ? 8 - t : t) * 16);
-        transform_weight(w, out);
-        const __mmask16 mask = static_cast<__mmask16>((1u << rows) - 1);
-        for (int64_t place = 0; place < kPlaces; ++place) {
-          _mm512_mask_storeu_ps(packed + place * outs * ins + row * ins + c * rows, mask, (__m512)out[place]);
-        }
-      }
+// weight[o][c][3][3] at o * out_stride + c * in_stride; `flip` turns the kernel around, as backward to the data needs.
+struct Weights {
+  const float* data;
+  int64_t out_stride, in_stride;
+  bool flip;
+};
+
+// Output channels [first, first + count), of `ins` inputs, for each place as the packed a of gemm.h: panels of
+// kGemmRows output channels, from packed + place * place_size on.
+void transform_weights(const Weights& w, int64_t first, int64_t count, int64_t ins, float* packed, int64_t place_size) {
+  for (int64_t row = 0; row < count; row += kGemmRows) {
+    const int64_t rows = std::min<int64_t>(kGemmRows, count - row);
+    const __mmask16 mask = static_cast<__mmask16>((1u << rows) - 1);
+    alignas(64) float lanes[9 * 16];
+    for (int64_t c = 0; c < ins; ++c) {
+      detail::transpose_tile(w.data + (first + row) * w.out_stride + c * w.in_stride, w.out_stride, lanes, 16, rows, 9);
+      Vector<float> taps[9], out[16];
+      for (int t = 0; t < 9; ++t) taps[t] = load(lanes + (w.flip ? 8 - t : t) * 16);
+      transform_weight(taps, out);
+      float* to = packed + row * ins + c * rows;
+      for (int64_t place = 0; place < kPlaces; ++place) _mm512_mask_storeu_ps(to + place * place_size, mask, (__m512)out[place]);
     }
-  });
+  }
 }
 
 // Tiles of one chunk: B^T d B of every channel, as the panels of gemm.h, one set per place.
@@ -118,48 +123,66 @@ struct WinogradPass {
   float* dst;
   const float* bias;
   int64_t ins, outs, in_channel_stride, out_channel_stride;
+  Weights weights;
+  const float* transformed;  // all of the weights; nullptr: each chunk transforms them as it goes
 };
 
-void run_chunk(const WinogradPass& p, const float* weights, int64_t tile, int64_t count) {
-  const int64_t width = round_up(count, kColumns);
+// Tiles [tile, tile + count), output channels [out0, out1).
+void run_chunk(const WinogradPass& p, int64_t tile, int64_t count, int64_t out0, int64_t out1) {
+  const int64_t width = round_up(count, kColumns), vectors = divide_up(count, kTileLanes);
   const int64_t row = -p.grid.padding[0], column = -p.grid.padding[1];
   const TileWindows left(p.grid, p.in, tile, count, 4, row, column), right(p.grid, p.in, tile, count, 4, row, column + 2);
   const TileWindows windows(p.grid, p.out, tile, count, 2, 0, 0);
   float* tiles = scratch<float>(kScratchPackB, kPlaces * p.ins * width);
-  const int64_t vectors = divide_up(count, kTileLanes);
-  if (vectors * kTileLanes != width) {
-    // The second half of the last panel is not transformed.
-    std::fill_n(tiles, kPlaces * p.ins * width, 0.0f);
-  }
+  // The second half of the last panel may not be transformed.
+  if (vectors * kTileLanes != width) std::fill_n(tiles, kPlaces * p.ins * width, 0.0f);
   transform_input(left, right, p.src, p.in_channel_stride, p.ins, vectors, width, tiles);
-  float* products = scratch<float>(kScratchSum, kPlaces * kChannelBlock * width);
-  for (int64_t first = 0; first < p.outs; first += kChannelBlock) {
-    const int64_t block = std::min(kChannelBlock, p.outs - first);
+  const int64_t channel_block = p.transformed ? kChannelBlock : kFreshBlock;
+  float* products = scratch<float>(kScratchSum, kPlaces * channel_block * width);
+  float* fresh = p.transformed ? nullptr : scratch<float>(kScratchOperand3, kPlaces * kFreshBlock * p.ins);
+  for (int64_t first = out0; first < out1; first += channel_block) {
+    const int64_t block = std::min(channel_block, out1 - first);
+    if (fresh) transform_weights(p.weights, first, block, p.ins, fresh, kFreshBlock * p.ins);
     for (int64_t place = 0; place < kPlaces; ++place) {
+      const float* weights = fresh ? fresh + place * kFreshBlock * p.ins : p.transformed + (place * p.outs + first) * p.ins;
       for (int64_t r = 0; r < block; r += kGemmRows) {
         const int rows = static_cast<int>(std::min<int64_t>(kGemmRows, block - r));
-        const float* a = weights + place * p.outs * p.ins + (first + r) * p.ins;
         for (int64_t c = 0; c < width; c += kColumns) {
-          gemm_kernel<float>(rows, 2, true)(p.ins, a, 1, rows, tiles + place * p.ins * width + c * p.ins, kColumns,
-                                            products + (place * kChannelBlock + r) * width + c, width);
+          gemm_kernel<float>(rows, 2, true)(p.ins, weights + r * p.ins, 1, rows, tiles + place * p.ins * width + c * p.ins,
+                                            kColumns, products + (place * channel_block + r) * width + c, width);
         }
       }
     }
     for (int64_t r = 0; r < block; ++r) {
-      transform_output(windows, products + r * width, kChannelBlock * width, vectors,
-                       p.bias ? p.bias[first + r] : 0.0f, p.dst + (first + r) * p.out_channel_stride);
+      transform_output(windows, products + r * width, channel_block * width, vectors, p.bias ? p.bias[first + r] : 0.0f,
+                       p.dst + (first + r) * p.out_channel_stride);
     }
   }
 }
 
-void run_pass(const WinogradPass& p, const float* weights) {
+void run_pass(WinogradPass p) {
   const int64_t tiles = p.grid.tiles();
   int64_t chunk = std::min<int64_t>(128, std::max<int64_t>(64, round_up(8192 / p.ins, kColumns)));
-  int64_t chunks = round_up(divide_up(tiles, chunk), cores());
+  int64_t chunks = divide_up(tiles, chunk);
+  if (chunks > cores()) chunks = round_up(chunks, cores());
   chunk = round_up(divide_up(tiles, chunks), kTileLanes);
   chunks = divide_up(tiles, chunk);
-  parallel_for(chunks, 0.15 * chunk * p.ins * p.outs, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) run_chunk(p, weights, i * chunk, std::min(chunk, tiles - i * chunk));
+  // Few chunks share out the output channels too, and are better off without the large transformed weights.
+  const int64_t splits = chunks >= cores() ? 1 : divide_up(cores(), chunks);
+  const int64_t per_split = round_up(divide_up(p.outs, splits), kGemmRows);
+  if (chunks > 2 * cores()) {
+    float* packed = scratch<float>(kScratchPackA, kPlaces * p.ins * p.outs);
+    parallel_for(divide_up(p.outs, kGemmRows), 1.0 * p.ins * kPlaces, [&](int64_t begin, int64_t end) {
+      const int64_t first = begin * kGemmRows, count = std::min(p.outs, end * kGemmRows) - first;
+      transform_weights(p.weights, first, count, p.ins, packed + first * p.ins, p.outs * p.ins);
+    });
+    p.transformed = packed;
+  }
+  parallel_for(chunks * splits, 0.15 * chunk * p.ins * per_split, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t tile = i / splits * chunk, out0 = i % splits * per_split, out1 = std::min(p.outs, out0 + per_split);
+      if (out0 < out1) run_chunk(p, tile, std::min(chunk, tiles - tile), out0, out1);
+    }
   });
 }
 
@@ -173,26 +196,22 @@ bool winograd_applies(const ConvProblem& p) {
   }
   const int64_t tiles = p.batch * divide_up(p.out[1], 2) * divide_up(p.out[2], 2);
   return p.in[0] == 1 && p.kernel[0] == 1 && p.padding[0] == 0 && p.groups == 1 && p.in_channels >= 32 &&
-         p.in_channels <= 1024 && p.out_channels >= 32 && p.out_channels <= 1024 && p.out[1] >= 4 && p.out[2] >= 4 && tiles >= 96;
+         p.in_channels <= 1024 && p.out_channels >= 32 && p.out_channels <= 1024 && p.out[1] >= 4 && p.out[2] >= 4 && tiles >= 32;
 }
 
 void conv_forward_winograd(const ConvProblem& p, const Image& src, const Image& weight, const float* bias, const Image& dst) {
-  const WinogradPass pass{{p.batch, divide_up(p.out[1], 2), divide_up(p.out[2], 2), {p.padding[1], p.padding[2]}},
-                          plane_of(src), plane_of(dst), src.as<float>(), dst.as<float>(), bias,
-                          p.in_channels, p.out_channels, src.channel_stride, dst.channel_stride};
-  float* packed = scratch<float>(kScratchPackA, kPlaces * p.in_channels * p.out_channels);
-  transform_weights(weight.as<float>(), 9 * p.in_channels, 9, false, p.out_channels, p.in_channels, packed);
-  run_pass(pass, packed);
+  run_pass({{p.batch, divide_up(p.out[1], 2), divide_up(p.out[2], 2), {p.padding[1], p.padding[2]}},
+            plane_of(src), plane_of(dst), src.as<float>(), dst.as<float>(), bias,
+            p.in_channels, p.out_channels, src.channel_stride, dst.channel_stride,
+            {weight.as<float>(), 9 * p.in_channels, 9, false}, nullptr});
 }
 
 void conv_backward_data_winograd(const ConvProblem& p, const Image& dst_grad, const Image& weight, const float* bias,
                                  const Image& src_grad) {
-  const WinogradPass pass{{p.batch, divide_up(p.in[1], 2), divide_up(p.in[2], 2), {2 - p.padding[1], 2 - p.padding[2]}},
-                          plane_of(dst_grad), plane_of(src_grad), dst_grad.as<float>(), src_grad.as<float>(), bias,
-                          p.out_channels, p.in_channels, dst_grad.channel_stride, src_grad.channel_stride};
-  float* packed = scratch<float>(kScratchPackA, kPlaces * p.in_channels * p.out_channels);
-  transform_weights(weight.as<float>(), 9, 9 * p.in_channels, true, p.in_channels, p.out_channels, packed);
-  run_pass(pass, packed);
+  run_pass({{p.batch, divide_up(p.in[1], 2), divide_up(p.in[2], 2), {2 - p.padding[1], 2 - p.padding[2]}},
+            plane_of(dst_grad), plane_of(src_grad), dst_grad.as<float>(), src_grad.as<float>(), bias,
+            p.out_channels, p.in_channels, dst_grad.channel_stride, src_grad.channel_stride,
+            {weight.as<float>(), 9, 9 * p.in_channels, true}, nullptr});
 }
 
 }  // namespace ng
