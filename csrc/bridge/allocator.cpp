@@ -36,6 +36,9 @@ class DeviceAllocatorProxy final : public c10::DeviceAllocator {
   void copy_data(void* dst, const void* src, std::size_t bytes) const override {
     const int index = current_device();
     Stream& stream = current_stream(index);
+    TORCH_CHECK_NOT_IMPLEMENTED(stream.device->has(FL_CAP_POINTERS), "copy between bare pointers on fl:", index,
+                                ": this chip's memory has no addresses");
+    std::lock_guard lock(stream.mutex);
     const fl_status status = stream.device->adapter->copy_d2d(stream.handle, fl_memory{dst, nullptr, 0},
                                                               fl_memory{const_cast<void*>(src), nullptr, 0}, bytes);
     TORCH_CHECK(status == FL_STATUS_OK, "copy of ", bytes, " bytes on fl:", index, " failed");

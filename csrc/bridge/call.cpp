@@ -183,6 +183,8 @@ Call& Call::absent(Operands& list) {
 }
 
 Call& Call::operand(Operands& list, const at::Tensor& t, at::IntArrayRef sizes, at::IntArrayRef strides) {
+  TORCH_CHECK(t.is_privateuseone() && t.device().index() == device_.index, "Expected all tensors to be on the same device, but found at least two devices, ",
+              t.device(), " and fl:", device_.index, " (in ", uniop_name(static_cast<int>(uniop_)), ")");
   list.emplace_back();
   fl_tensor& d = list.back();
   void* address = static_cast<char*>(t.storage().mutable_data()) + t.storage_offset() * static_cast<int64_t>(t.itemsize());
@@ -258,8 +260,7 @@ bool lower_elementwise(const Elementwise& what, at::TensorIteratorBase& iter, co
   TORCH_INTERNAL_ASSERT(iter.noutputs() == 1 && num_inputs <= 8);
   Device& device = fl::device(iter.device(0).index());
   c10::ScalarType compute = what.compute;
-  if (compute == c10::ScalarType::Undefined) compute = iter.common_dtype();
-  if (compute == c10::ScalarType::Undefined) compute = iter.dtype(num_inputs > 0 ? num_inputs : 0);
+  if (compute == c10::ScalarType::Undefined) compute = num_inputs == 0 ? iter.dtype(0) : iter.common_dtype();
   const c10::ScalarType actual = iter.dtype(0), wanted = out_type(what.out, compute, actual);
   if (device.kernel(static_cast<int>(what.uniop), to_dtype(compute), to_dtype(wanted)) == nullptr) return false;
 

@@ -104,8 +104,9 @@ struct Elementwise {
 
 // One elementwise UniOp over a built iterator: one output, 0 to 8 inputs. CPU scalars become immediates; inputs are cast
 // to the computing type and the result to the output's type where they differ.
-bool lower_elementwise(const Elementwise& what, at::TensorIteratorBase& iter, const fl_scalar* attrs = nullptr,
-                       int num_attrs = 0);
+// (No default arguments: a pointer with a default count would win over the array overload and drop the attributes.)
+bool lower_elementwise(const Elementwise& what, at::TensorIteratorBase& iter, const fl_scalar* attrs, int num_attrs);
+inline bool lower_elementwise(const Elementwise& what, at::TensorIteratorBase& iter) { return lower_elementwise(what, iter, nullptr, 0); }
 template <int N>
 bool lower_elementwise(const Elementwise& what, at::TensorIteratorBase& iter, const fl_scalar (&attrs)[N]) {
   return lower_elementwise(what, iter, attrs, N);

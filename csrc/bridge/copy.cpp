@@ -15,6 +15,13 @@ namespace fl::bridge {
 
 namespace {
 
+// Copies are [object: stream] in the ABI: one thread at a time per stream.
+template <class Queue>
+fl_status locked(Stream& stream, const Queue& queue) {
+  std::lock_guard lock(stream.mutex);
+  return queue();
+}
+
 void check(Device& device, fl_status status, const char* what) {
   if (status != FL_STATUS_OK) raise_status(*device.adapter, device.index, status, what);
 }
@@ -41,7 +48,8 @@ void on_device(const at::Tensor& src, const at::Tensor& dst) {
   }
   if (src.dtype() == dst.dtype() && src.sizes() == dst.sizes() && src.strides() == dst.strides() && src.is_non_overlapping_and_dense()) {
     Stream& stream = current_stream(dst.device().index());
-    return check(*stream.device, stream.device->adapter->copy_d2d(stream.handle, memory(dst), memory(src), bytes_of(src)), "copy");
+    const auto queue = [&] { return stream.device->adapter->copy_d2d(stream.handle, memory(dst), memory(src), bytes_of(src)); };
+    return check(*stream.device, locked(stream, queue), "copy");
   }
   auto iter = at::TensorIteratorConfig()
                   .add_output(dst)
@@ -60,8 +68,8 @@ void on_device(const at::Tensor& src, const at::Tensor& dst) {
 // Host source into a dense device target of the same sizes, type and strides.
 void upload(const at::Tensor& src, const at::Tensor& dst, bool non_blocking) {
   Stream& stream = current_stream(dst.device().index());
-  check(*stream.device, stream.device->adapter->copy_h2d(stream.handle, memory(dst), src.const_data_ptr(), bytes_of(src)),
-        "copy from the host");
+  const auto queue = [&] { return stream.device->adapter->copy_h2d(stream.handle, memory(dst), src.const_data_ptr(), bytes_of(src)); };
+  check(*stream.device, locked(stream, queue), "copy from the host");
   if (HostBlock* block = host_find(src.const_data_ptr())) {
     if (non_blocking) host_record(block, stream);
     else stream.synchronize();
@@ -70,8 +78,8 @@ void upload(const at::Tensor& src, const at::Tensor& dst, bool non_blocking) {
 
 void download(const at::Tensor& src, const at::Tensor& dst, bool non_blocking) {
   Stream& stream = current_stream(src.device().index());
-  check(*stream.device, stream.device->adapter->copy_d2h(stream.handle, dst.mutable_data_ptr(), memory(src), bytes_of(src)),
-        "copy to the host");
+  const auto queue = [&] { return stream.device->adapter->copy_d2h(stream.handle, dst.mutable_data_ptr(), memory(src), bytes_of(src)); };
+  check(*stream.device, locked(stream, queue), "copy to the host");
   HostBlock* block = non_blocking ? host_find(dst.const_data_ptr()) : nullptr;
   if (block != nullptr) host_record(block, stream);
   else stream.synchronize();
@@ -161,8 +169,10 @@ void across(const at::Tensor& src, const at::Tensor& dst, bool non_blocking) {
     Event ready, done;
     ready.record(sink);
     ready.wait(source);
-    check(from, from.adapter->copy_peer(source.handle, to.ordinal, memory(target), from.ordinal, memory(packed), bytes_of(packed)),
-          "copy to another device");
+    const auto queue = [&] {
+      return from.adapter->copy_peer(source.handle, to.ordinal, memory(target), from.ordinal, memory(packed), bytes_of(packed));
+    };
+    check(from, locked(source, queue), "copy to another device");
     done.record(source);
     done.wait(sink);
   } else {

@@ -41,6 +41,7 @@ struct Hooks final : public at::PrivateUse1HooksInterface {
       Block* to = block_of(data);
       TORCH_CHECK(from != nullptr && to != nullptr, "resize of a storage that Torch-FL did not allocate");
       Stream& stream = current_stream(storage.device().index());
+      std::lock_guard lock(stream.mutex);
       const fl_status status = stream.device->adapter->copy_d2d(stream.handle, memory_at(*to, to->ptr), memory_at(*from, from->ptr), keep);
       TORCH_CHECK(status == FL_STATUS_OK, "copy of ", keep, " bytes failed while a storage on ", storage.device(), " was resized");
     }

@@ -97,6 +97,7 @@ class Legalizer {
     Block* block = device_.allocator->allocate(bytes, stream_);
     blocks_.push_back(block);
     t.memory = memory_at(*block, block->ptr);
+    std::lock_guard lock(stream_.mutex);
     const fl_status status = device_.adapter->copy_h2d(stream_.handle, t.memory, t.immediate, bytes);
     if (status != FL_STATUS_OK) raise_status(*device_.adapter, device_.index, status, "copy of a scalar to the device");
     t.flags = 0;

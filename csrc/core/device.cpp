@@ -27,6 +27,7 @@ struct Registry {
   std::vector<OpenedSpec> specs;
   std::vector<AdapterFailure> failures;
   std::map<int, std::string> lost;  // the vendor's words by device
+  int num_found = 0;                // devices so far, before any was hidden: what a flat index in `visible` counts
 };
 
 Registry& registry() {
@@ -129,6 +130,23 @@ std::vector<Found> list_devices(const fl_adapter& adapter) {
   return all;
 }
 
+// Leaves the devices that a selector means: a flat index, a chip, chip:index or a uuid.
+void keep_visible(std::vector<Found>& found, const AdapterSpec& spec, const std::string& chip) {
+  const int first = registry().num_found;
+  registry().num_found += static_cast<int>(found.size());
+  if (spec.visible.empty()) return;
+  std::vector<Found> kept;
+  for (size_t i = 0; i < found.size(); ++i) {
+    const std::string names[] = {std::to_string(first + static_cast<int>(i)), chip, chip + ":" + std::to_string(i),
+                                 copy_text(found[i].properties.uuid)};
+    const bool wanted = std::any_of(std::begin(names), std::end(names), [&](const std::string& name) {
+      return std::find(spec.visible.begin(), spec.visible.end(), name) != spec.visible.end();
+    });
+    if (wanted) kept.push_back(found[i]);
+  }
+  found = std::move(kept);
+}
+
 void check_spec(const AdapterSpec& spec) {
   if (!(spec.memory_fraction > 0.0 && spec.memory_fraction <= 1.0)) {
     raise(FL_STATUS_INVALID_ARGUMENT,
@@ -190,6 +208,7 @@ std::vector<int> open_spec(const AdapterSpec& given) {
     if (known.path == path && known.chip == chip) return known.indices;
   }
   std::vector<Found> found = list_devices(adapter);
+  keep_visible(found, given, chip);
   if (given.max_devices >= 0 && found.size() > static_cast<size_t>(given.max_devices)) {
     found.resize(static_cast<size_t>(given.max_devices));
   }

@@ -33,6 +33,7 @@ struct AdapterSpec {
   std::vector<std::string> not_native;                     // UniOps pinned to another tier
   std::map<std::string, std::string> pins;                 // "aten::gelu" -> first tier allowed; read by the router
   std::vector<std::string> dtypes;                         // dtype names the chip has; empty: all
+  std::vector<std::string> visible;                        // TORCH_FL_VISIBLE_DEVICES' selectors; empty: all
   uint64_t memory_limit_bytes = 0;                         // 0: what the device reports
   double memory_fraction = 1.0;
   uint64_t prealloc_bytes = 0;

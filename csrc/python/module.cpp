@@ -77,6 +77,7 @@ AdapterSpec to_spec(const py::dict& dict) {
     else if (name == "not_native") spec.not_native = py::cast<std::vector<std::string>>(value);
     else if (name == "pins") spec.pins = py::cast<std::map<std::string, std::string>>(value);
     else if (name == "dtypes") spec.dtypes = py::cast<std::vector<std::string>>(value);
+    else if (name == "visible") spec.visible = py::cast<std::vector<std::string>>(value);
     else if (name == "memory_limit_bytes") spec.memory_limit_bytes = py::cast<uint64_t>(value);
     else if (name == "memory_fraction") spec.memory_fraction = py::cast<double>(value);
     else if (name == "prealloc_bytes") spec.prealloc_bytes = py::cast<uint64_t>(value);
@@ -95,7 +96,11 @@ void set_discover_callable(py::function function) {
   set_discover([held]() {
     py::gil_scoped_acquire gil;
     std::vector<AdapterSpec> specs;
-    for (const auto& item : py::cast<py::list>((*held)())) specs.push_back(to_spec(py::cast<py::dict>(item)));
+    try {
+      for (const auto& item : py::cast<py::list>((*held)())) specs.push_back(to_spec(py::cast<py::dict>(item)));
+    } catch (py::error_already_set& e) {  // the sentence without Python's trace: it ends in adapter_failures()
+      throw std::runtime_error(py::cast<std::string>(py::str(e.value())));
+    }
     return specs;
   });
 }

@@ -15,9 +15,13 @@ def install() -> None:
 
 
 def _discover() -> list[dict]:
+    from torch_fl import _logging, routing
     from torch_fl.profile.adapters import discover
 
-    return discover()
+    _logging.configure()
+    specs = discover()
+    routing._apply_configuration()
+    return specs
 
 
 def _quiesce() -> None:

@@ -37,11 +37,24 @@ def _install() -> None:
 
     _C.set_resolver(_resolve)
     _C.set_sync_debug(_env.get("TORCH_FL_SYNC_DEBUG"))
-    for tier, variable in (("cpu", "TORCH_FL_CPU_FALLBACK"), ("library", "TORCH_FL_GENERIC_KERNEL")):
-        if (on := _env.get(variable)) is not None:
-            _C.set_tier_enabled(tier, on)
     if _env.get("TORCH_FL_VERBOSE") >= 1:
         atexit.register(lambda: print(summary()) if _C.devices_opened() else None)
+
+
+def _apply_configuration() -> None:
+    """Set the tier switches as the environment and config.yaml say; called when chips are first opened.
+
+    Raises:
+        ConfigError: one of them is not valid.
+    """
+    from torch_fl import _C
+    from torch_fl.profile import config
+
+    configured = config.load_config()
+    if not config.cpu_fallback_enabled(configured):
+        _C.set_tier_enabled("cpu", False)
+    if not config.generic_kernel_enabled(configured):
+        _C.set_tier_enabled("library", False)
 
 
 def _resolve(tier: str, name: str):  # noqa: ANN202

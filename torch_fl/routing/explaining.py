@@ -122,7 +122,10 @@ def _decompose_reason(name: str, base: str, has_uniops: bool) -> str:
 
 
 def _dispatches(overload: str, key: str) -> bool:
-    return torch._C._dispatch_has_kernel_for_dispatch_key(overload, key)
+    try:
+        return torch._C._dispatch_has_kernel_for_dispatch_key(overload, key)
+    except RuntimeError:  # a TorchScript-only overload, such as aten::add.t
+        return False
 
 
 def _library_reason(name: str) -> str:

@@ -52,6 +52,12 @@ at::Tensor convolution(const at::Tensor& input_, const at::Tensor& weight_, cons
   const auto fallback = [&] {
     return next_tier<at::_ops::convolution>(input_, weight_, bias_, stride, padding, dilation, transposed, output_padding, groups);
   };
+  if (transposed) {  // ATen leaves this check to its CPU kernels
+    for (size_t d = 0; d < output_padding.size(); ++d)
+      TORCH_CHECK(output_padding[d] < stride[d] || output_padding[d] < dilation[d],
+                  "output padding must be smaller than either stride or dilation, but got output_padding: ", output_padding,
+                  ", stride: ", stride, ", dilation: ", dilation);
+  }
   if (!has_kernel(Uniop::convolution, input_)) return fallback();
   const auto format = format_of(input_, weight_);
   const at::Tensor input = input_.contiguous(format);

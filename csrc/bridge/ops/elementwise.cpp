@@ -35,8 +35,10 @@ namespace fl::bridge {
 
 namespace {
 
-Elementwise what(Uniop uniop, int overload, OutType out = OutType::Same, uint32_t keep = 0) {
-  return Elementwise{uniop, out, false, keep, overload};
+// compute: the type to compute in where the iterator does not promote (its common type is then undefined).
+Elementwise what(Uniop uniop, int overload, OutType out = OutType::Same, c10::ScalarType compute = c10::ScalarType::Undefined,
+                 uint32_t keep = 0) {
+  return Elementwise{uniop, out, false, keep, overload, compute};
 }
 
 template <class... Attrs>
@@ -138,8 +140,7 @@ at::Tensor& logical_not_out(const at::Tensor& self, at::Tensor& out) {
   static const int overload = overload_id("aten::logical_not.out");
   DeviceContext context(self.device());
   auto iter = at::TensorIteratorConfig().check_all_same_dtype(false).add_output(out).add_const_input(self).build();
-  // The key's computing type is the input's: common_dtype is not computed for mixed types.
-  return run(what(Uniop::logical_not, overload, OutType::Bool), iter) ? out : next_tier<at::_ops::logical_not_out>(self, out);
+  return run(what(Uniop::logical_not, overload, OutType::Bool, self.scalar_type()), iter) ? out : next_tier<at::_ops::logical_not_out>(self, out);
 }
 
 template <class Op>
@@ -151,7 +152,7 @@ at::Tensor predicate(Uniop uniop, int overload, const at::Tensor& self) {
   if (!self.is_complex()) {
     at::Tensor out = empty(self.sizes(), at::kBool, self.device(), self.suggest_memory_format());
     auto iter = at::TensorIteratorConfig().check_all_same_dtype(false).add_output(out).add_const_input(self).build();
-    if (run(what(uniop, overload, OutType::Bool), iter)) return out;
+    if (run(what(uniop, overload, OutType::Bool, self.scalar_type()), iter)) return out;
   }
   return next_tier<Op>(self);
 }
@@ -162,7 +163,7 @@ bool fill(const at::Tensor& self, const c10::Scalar& value, int overload) {
   if (self.numel() == 0) return true;
   DeviceContext context(self.device());
   auto iter = at::TensorIteratorConfig().set_check_mem_overlap(false).check_all_same_dtype(false).add_output(self).resize_outputs(false).build();
-  return run(what(Uniop::fill, overload), iter, value);
+  return run(what(Uniop::fill, overload, OutType::Same, self.scalar_type()), iter, value);
 }
 at::Tensor& fill_scalar(at::Tensor& self, const c10::Scalar& value) {
   static const int overload = overload_id("aten::fill_.Scalar");
@@ -259,9 +260,7 @@ at::Tensor& where_out(const at::Tensor& condition, const at::Tensor& self, const
                   .add_const_input(other_)
                   .build();
   if (iter.numel() == 0) return out;
-  Elementwise w = what(Uniop::where, overload, OutType::Same, 1u);
-  w.compute = type;
-  if (run(w, iter)) return out;
+  if (run(what(Uniop::where, overload, OutType::Same, type, 1u), iter)) return out;
   return next_tier<at::_ops::where_self_out>(condition, self, other, out);
 }
 
@@ -286,8 +285,7 @@ bool masked_fill(at::Tensor& self, const at::Tensor& mask, const c10::Scalar& va
                   .add_const_input(self)
                   .add_const_input(mask_)
                   .build();
-  Elementwise w = what(Uniop::masked_fill, overload, OutType::Same, 2u);
-  return run(w, iter, value);
+  return run(what(Uniop::masked_fill, overload, OutType::Same, self.scalar_type(), 2u), iter, value);
 }
 at::Tensor& masked_fill_scalar(at::Tensor& self, const at::Tensor& mask, const c10::Scalar& value) {
   static const int overload = overload_id("aten::masked_fill_.Scalar");

@@ -58,9 +58,9 @@ bool batch_norm(const at::Tensor& input, const at::Tensor& weight, const at::Ten
     result.save_mean = empty({0}, type, input.device());
     result.save_invstd = empty({0}, type, input.device());
   }
-  return Call(Uniop::batch_norm, input).in(input).in_optional(weight).in_optional(bias).in_optional(training ? none : mean)
-      .in_optional(training ? none : var).out(result.out).out_optional(training ? result.save_mean : none)
-      .out_optional(training ? result.save_invstd : none).out_optional(training ? mean : none).out_optional(training ? var : none)
+  return Call(Uniop::batch_norm, input).in(input).in_optional(weight).in_optional(bias).in_optional(mean).in_optional(var)
+      .out(result.out).out_optional(training ? result.save_mean : none).out_optional(training ? result.save_invstd : none)
+      .out_optional(training ? mean : none).out_optional(training ? var : none)
       .attr(training).attr(momentum).attr(eps).launch(input.scalar_type(), overload);
 }
 
