@@ -39,6 +39,11 @@ BY_HAND_WHOLLY = {"index.Tensor_out"}
 # How an attribute of a UniOp is read from ATen's arguments where it is not an argument of the same name.
 ATTR_EXPRESSIONS = {"tanh_approximation": 'scalar(approximate == "tanh")'}
 
+# UniOps that depend on which arguments are given.
+UNIOP_EXPRESSIONS = {
+    "clamp.Tensor_out": "!(max && max->defined()) ? Uniop::maximum : !(min && min->defined()) ? Uniop::minimum : Uniop::clamp_tensor",
+}
+
 
 @dataclass(frozen=True)
 class Target:
@@ -153,7 +158,8 @@ def body(target: Target, function: NativeFunction, kind: SchemaKind, overload: s
         kind_of_out = {None: "Same", "bool": "Bool", "int64": "Int64", "any": "Any"}[target.uniop.out]
         swap = "true" if str(target.group.out.func.name) in SWAPPED else "false"
         attrs = [attribute(target, a) for a in target.uniop.attrs]
-        what = f"Elementwise{{{uniop_id(target.uniop)}, OutType::{kind_of_out}, {swap}, 0, overload}}"
+        uniop = UNIOP_EXPRESSIONS.get(str(target.group.out.func.name), uniop_id(target.uniop))
+        what = f"Elementwise{{{uniop}, OutType::{kind_of_out}, {swap}, 0, overload}}"
         if attrs:
             lines.append(f"const fl_scalar attrs[] = {{{', '.join(attrs)}}};")
             lines.append(f"const bool done = lower_elementwise({what}, op, attrs);")

@@ -37,13 +37,27 @@ def resolve(name: str) -> Callable[..., Any] | None:
     if name in _registered:
         return _registered[name]
     overload = _overload(name)
-    if overload is None or overload in EXCLUDED:
+    if overload is None:
+        return None
+    # out= and in-place overloads first through the functional one: PyTorch's table names functions for some of them
+    # that take no out=.
+    if (function := _through_functional(overload)) is not None:
+        return function
+    return _from_torch(name, overload)
+
+
+def _from_torch(name: str, overload: Any) -> Callable[..., Any] | None:
+    if name in EXCLUDED:
         return None
     from torch._decomp import decomposition_table
 
-    if overload in decomposition_table and name not in EXCLUDED:
-        return decomposition_table[overload]
-    return _through_functional(overload)
+    return decomposition_table.get(overload)
+
+
+def _functional_implementation(functional: Any) -> Callable[..., Any]:
+    """The functional overload's decomposition, if it has one: a structured overload would only ask for its out= again."""
+    name = functional.name()
+    return _registered.get(name) or _from_torch(name, functional) or functional
 
 
 def _overload(name: str) -> Any:
@@ -62,9 +76,9 @@ def _through_functional(overload: Any) -> Callable[..., Any] | None:
     if functional is None:
         return None
     if all(a.is_out for a in written):
-        return _out_variant(functional, [a.name for a in written])
+        return _out_variant(_functional_implementation(functional), [a.name for a in written])
     if len(written) == 1 and written[0].name == "self" and schema.name.endswith("_"):
-        return _inplace_variant(functional)
+        return _inplace_variant(_functional_implementation(functional))
     return None
 
 
