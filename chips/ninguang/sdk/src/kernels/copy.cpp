@@ -117,7 +117,8 @@ template <class U> void transpose(const Layout& layout) {
 bool try_narrow(const Tensor& src, const Tensor& dst) {
   const bool widening = is_16_bit_float(src.type) && dst.type == NG_FLOAT32;
   const bool narrowing = is_16_bit_float(dst.type) && src.type == NG_FLOAT32;
-  if (!(widening || narrowing) || src.immediate || src.ndim != 1 || src.strides[0] != 1 || dst.strides[0] != 1) return false;
+  if (!(widening || narrowing) || src.immediate || src.ndim != 1) return false;
+  if (src.strides[0] != 1 || dst.strides[0] != 1) return false;
   parallel_for(src.sizes[0], 0.1, [&](int64_t begin, int64_t end) {
     if (widening) widen(src.type, src.as<uint16_t>() + begin, dst.as<float>() + begin, end - begin);
     else narrow(dst.type, src.as<float>() + begin, dst.as<uint16_t>() + begin, end - begin);

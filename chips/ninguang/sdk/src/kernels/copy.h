@@ -6,7 +6,7 @@ namespace ng {
 
 inline bool is_16_bit_float(ngDataType type) { return type == NG_FLOAT16 || type == NG_BFLOAT16; }
 
-// Rows of elements in memory; strides in elements, 0: repeated. In a buffer they lie dense, one after the other.
+// Rows of elements in memory; strides in elements, 0: repeated. In a buffer they lie dense.
 struct Rows {
   int64_t count, columns, row_stride, stride;
 };
@@ -14,8 +14,8 @@ struct Rows {
 void gather_rows(int size, const char* src, const Rows& rows, void* dst);
 void scatter_rows(int size, const void* src, char* dst, const Rows& rows);
 
-// memcpy past the caches, for results too large to stay there: saves reading the lines that are overwritten. dst is best
-// aligned to 64 bytes. After the last one, stream_end() makes the writes visible to other cores.
+// memcpy past the caches, for results too large to stay there: saves reading the lines that are overwritten. dst is
+// best aligned to 64 bytes. After the last one, stream_end() makes the writes visible to other cores.
 void stream_row(const void* src, void* dst, int64_t bytes);
 void stream_end();
 

@@ -84,10 +84,11 @@ void scatter_rows(int size, const void* src, char* dst, const Rows& rows) {
 void stream_row(const void* src, void* dst, int64_t bytes) {
   const char* from = static_cast<const char*>(src);
   char* to = static_cast<char*>(dst);
-  const int64_t head = std::min<int64_t>(bytes, -reinterpret_cast<intptr_t>(to) & 63), body = (bytes - head) & ~int64_t{63};
+  const int64_t head = std::min<int64_t>(bytes, -reinterpret_cast<intptr_t>(to) & 63);
+  const int64_t body = (bytes - head) & ~int64_t{63};
   std::memcpy(to, from, head);
   for (int64_t i = head; i < head + body; i += 64) {
-    _mm512_stream_si512(reinterpret_cast<__m512i*>(to + i), _mm512_loadu_si512(reinterpret_cast<const __m512i*>(from + i)));
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(to + i), _mm512_loadu_si512(from + i));
   }
   std::memcpy(to + head + body, from + head + body, bytes - head - body);
 }

@@ -38,7 +38,8 @@ template <class T> void eye_loop(void* const* operands, int64_t first, int64_t n
   T* const out = static_cast<T*>(operands[0]);
   std::fill_n(out, n, T(0));
   const int64_t step = params.i[0] + 1;
-  for (int64_t k = (first + step - 1) / step; k < params.i[1] && k * step < first + n; ++k) out[k * step - first] = T(1);
+  const int64_t last = std::min(params.i[1], (first + n + step - 1) / step);
+  for (int64_t k = (first + step - 1) / step; k < last; ++k) out[k * step - first] = T(1);
 }
 
 #define NG_LOOPS(name)                                                 \

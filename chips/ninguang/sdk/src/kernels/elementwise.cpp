@@ -78,7 +78,8 @@ bool in_row(const Walker& walker, const Plan& plan, int64_t n) {
 
 // Calls body(address, rows, first) for each run of whole rows, or part of one row, in the next n elements; `rows` has
 // the strides.
-template <class Body> void each_rows(Walker& walker, const Plan& plan, const Operand& operand, int64_t n, const Body& body) {
+template <class Body>
+void each_rows(Walker& walker, const Plan& plan, const Operand& operand, int64_t n, const Body& body) {
   const int last = plan.ndim - 1;
   const int64_t inner = plan.sizes[last];
   Rows rows{1, 0, 0, operand.strides[last]};
@@ -255,7 +256,8 @@ Operand describe(const Tensor& tensor, bool output, bool one_element) {
   return {tensor.as<char>(), tensor.strides, mode, tensor.immediate, tensor.type, size, half ? 4 : size};
 }
 
-// A large input that lies transposed is made dense first: one pass by tiles costs far less than a cache miss per element.
+// A large input that lies transposed is made dense first: one pass by tiles costs far less than a cache miss for each
+// element.
 struct Untangled {
   int64_t strides[kMaxDims];
   int count = 0;
@@ -285,8 +287,8 @@ bool needs_buffer(const Operand& operand, int ndim, const int64_t* sizes) {
   return !rows_lie_dense || sizes[ndim - 1] < kLongRow || is_widened(operand);
 }
 
-// Worth it if nothing of the operands would still be in a cache after the call. An output that is also an input has been
-// read anyway.
+// Worth it if nothing of the operands would still be in a cache after the call. An output that is also an input has
+// been read anyway.
 bool should_stream(const Plan& plan, int64_t numel) {
   constexpr int64_t kCacheBytes = 64 << 20;
   if (plan.operands[0].mode != Mode::direct) return false;

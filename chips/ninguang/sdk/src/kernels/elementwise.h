@@ -59,7 +59,9 @@ void dense_loop(void* const* operands, int64_t n, const Params& params, std::ind
   Out* const out = static_cast<Out*>(operands[0]);
   const auto inputs = std::make_tuple(static_cast<const Stored<In>*>(operands[k + 1])...);
 #pragma GCC ivdep
-  for (int64_t i = 0; i < n; ++i) out[i] = static_cast<Out>(Op::apply(attrs, static_cast<In>(std::get<k>(inputs)[i])...));
+  for (int64_t i = 0; i < n; ++i) {
+    out[i] = static_cast<Out>(Op::apply(attrs, static_cast<In>(std::get<k>(inputs)[i])...));
+  }
 }
 
 template <class Op, class T, class... In>

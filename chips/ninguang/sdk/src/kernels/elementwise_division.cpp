@@ -14,9 +14,13 @@ namespace {
 // divide as floats, which vectorises and is exact: the quotient is never nearer to an integer than the rounding error.
 template <class T> T quotient(T x, T y) {
   const T divisor = y == 0 ? T(1) : y;
-  if constexpr (sizeof(T) <= 2) return static_cast<T>(static_cast<int32_t>(static_cast<float>(x) / static_cast<float>(divisor)));
-  else if constexpr (sizeof(T) == 4) return static_cast<T>(static_cast<int64_t>(static_cast<double>(x) / static_cast<double>(divisor)));
-  else return y == -1 ? math::neg(x) : x / divisor;
+  if constexpr (sizeof(T) <= 2) {
+    return static_cast<T>(static_cast<int32_t>(static_cast<float>(x) / static_cast<float>(divisor)));
+  } else if constexpr (sizeof(T) == 4) {
+    return static_cast<T>(static_cast<int64_t>(static_cast<double>(x) / static_cast<double>(divisor)));
+  } else {
+    return y == -1 ? math::neg(x) : x / divisor;
+  }
 }
 template <class T> T rest(T x, T y) { return math::sub(x, math::mul(quotient(x, y), y)); }
 
@@ -56,8 +60,8 @@ template <class Op, class T> void checked_loop(void* const* operands, int64_t fi
 
 constexpr int64_t kChunk = 256;
 
-// std::fmod of n <= kChunk elements. Float by way of double: with a quotient below 2^52 the fused x - q * y is exact, and
-// q is off by one at most. Larger quotients are rare and go to the C library one by one.
+// std::fmod of n <= kChunk elements. Float by way of double: with a quotient below 2^52 the fused x - q * y is exact,
+// and q is off by one at most. Larger quotients are rare and go to the C library one by one.
 void fmod_chunk(const float* x, const float* y, float* r, int64_t n) {
   constexpr double kMost = 0x1p52;
   bool rare = false;

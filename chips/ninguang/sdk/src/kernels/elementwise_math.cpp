@@ -39,6 +39,18 @@ struct ComplexAbs {
 constexpr Loops ComplexAbs::table = loops<ComplexAbs, 1>(Complexes{});
 NG_KERNEL("abs", kComplexTypes, elementwise_kernel<ComplexAbs>, bit(NG_FLOAT32) | bit(NG_FLOAT64));
 
+// sgn: the direction, or 0.
+struct ComplexSign {
+  static constexpr double cost = 0.8;
+  template <class C, class T = typename C::value_type> static C apply(const Attrs<C>&, C x) {
+    const T length = math::hypot(x.real(), x.imag());
+    return length == T(0) ? C() : C(x.real() / length, x.imag() / length);
+  }
+  static const Loops table;
+};
+constexpr Loops ComplexSign::table = loops<ComplexSign, 1>(Complexes{});
+NG_KERNEL("sign", kComplexTypes, elementwise_kernel<ComplexSign>);
+
 // Decimals: attribute a. params.f[1] is 10^|a|, params.i[0] the sign.
 template <class T> T round_to(const Attrs<T>& p, T x) {
   return p.a < T(0) ? std::nearbyint(x / p.b) * p.b : std::nearbyint(x * p.b) / p.b;

@@ -9,6 +9,8 @@
 #include <immintrin.h>
 #endif
 
+#pragma GCC diagnostic ignored "-Wpsabi"  // no vector crosses a library border
+
 namespace ng {
 
 class Philox {

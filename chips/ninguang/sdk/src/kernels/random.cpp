@@ -141,7 +141,8 @@ template <class T> void bernoulli_loop(void* const* operands, int64_t first, int
     for (int64_t k = 0; k < count; ++k) out[i + k] = static_cast<Stored<T>>(u[k] < p);
   }
 }
-template <class T, class P> void bernoulli_each_loop(void* const* operands, int64_t first, int64_t n, const Params& params) {
+template <class T, class P>
+void bernoulli_each_loop(void* const* operands, int64_t first, int64_t n, const Params& params) {
   Stored<T>* const out = static_cast<Stored<T>*>(operands[0]);
   const P* const p = static_cast<const P*>(operands[1]);
   float u[kChunk];

@@ -54,6 +54,7 @@ struct Plan {
   int outputs;
   Dims kept, reduced;  // the last kept dim is the one along which runs of outputs go
   bool columns;
+  bool joined;            // columns, and a whole run is a short dense row right after the one before
   int64_t run;            // outputs in a full run
   int64_t runs_per_line;  // runs along the last kept dim
   int64_t runs;
@@ -135,29 +136,41 @@ void fold_rows(const Plan& plan, const Run& run, int64_t begin, int64_t end, voi
   }
 }
 
-void fold_columns(const Plan& plan, const Run& run, int64_t begin, int64_t end, void* accs) {
+// Folds rows x width elements, rows `row_stride` apart, elements `stride` apart.
+void fold_group(const Plan& plan, const char* src, int64_t row_stride, int64_t stride, int64_t rows, int64_t width,
+                int64_t position, void* accs) {
   alignas(64) char buffer[kRun * kGroup * 8];
-  const int64_t row_stride = plan.reduced.dim[plan.reduced.count - 1].in, stride = plan.line().in;
   const bool direct = stride == 1 && !plan.half;
   const int buffer_size = plan.half ? 4 : plan.size;
   const int64_t group = buffer_size > 8 ? kGroup / 2 : kGroup;
-  each_piece(plan, begin, end, [&](int64_t offset, int64_t position, int64_t n) {
-    for (int64_t i = 0; i < n; i += group) {
-      const int64_t rows = std::min(group, n - i);
-      const char* src = plan.in + (run.in + offset + i * row_stride) * plan.size;
-      if (direct) {
-        plan.fold->columns(src, row_stride, rows, run.count, position + i, accs, *plan.params);
-        continue;
-      }
-      for (int64_t r = 0; r < rows; ++r) {
-        char* const to = buffer + r * run.count * buffer_size;
-        const char* const from = src + r * row_stride * plan.size;
-        const void* block = dense_block(plan, from, stride, run.count, to);
-        if (block != to) std::memcpy(to, block, run.count * buffer_size);
-      }
-      plan.fold->columns(buffer, run.count, rows, run.count, position + i, accs, *plan.params);
+  for (int64_t i = 0; i < rows; i += group, src += group * row_stride * plan.size) {
+    const int64_t count = std::min(group, rows - i);
+    if (direct) {
+      plan.fold->columns(src, row_stride, count, width, position + i, accs, *plan.params);
+      continue;
     }
+    for (int64_t r = 0; r < count; ++r) {
+      char* const to = buffer + r * width * buffer_size;
+      const void* block = dense_block(plan, src + r * row_stride * plan.size, stride, width, to);
+      if (block != to) std::memcpy(to, block, width * buffer_size);
+    }
+    plan.fold->columns(buffer, width, count, width, position + i, accs, *plan.params);
+  }
+}
+
+void fold_columns(const Plan& plan, const Run& run, int64_t begin, int64_t end, void* accs) {
+  const int64_t row_stride = plan.reduced.dim[plan.reduced.count - 1].in, stride = plan.line().in;
+  // Short rows that follow each other without a gap are folded as few long ones.
+  const int64_t together = plan.joined ? kRun / run.count : 1, width = together * run.count;
+  if (plan.joined) plan.fold->start(accs, width);
+  each_piece(plan, begin, end, [&](int64_t offset, int64_t position, int64_t n) {
+    const char* const src = plan.in + (run.in + offset) * plan.size;
+    const int64_t joined = plan.joined ? n / together : 0, done = joined * together;
+    if (joined > 0) fold_group(plan, src, width, 1, joined, width, position, accs);
+    const char* const rest = src + done * row_stride * plan.size;
+    fold_group(plan, rest, row_stride, stride, n - done, run.count, position + done, accs);
   });
+  if (plan.joined) plan.fold->wrap(accs, run.count, width);
 }
 
 void fold(const Plan& plan, const Run& run, int64_t begin, int64_t end, void* accs) {
@@ -264,6 +277,8 @@ ngResult reduce(const Args& args, const Folds& folds, double cost, Params& param
   // Short dense rows are cheaper by columns too, though these must be gathered.
   plan.columns = outputs > 1 && (plan.line().in < last_reduced.in || (total < 32 && plan.line().size >= 32));
   plan.run = std::min(kRun, plan.line().size);
+  plan.joined = plan.columns && plan.fold->wrap && plan.line().in == 1 && plan.line().size <= kRun / 4 &&
+                last_reduced.in == plan.line().size && last_reduced.size >= kRun;
   const auto count_runs = [&plan] {
     plan.runs_per_line = (plan.line().size + plan.run - 1) / plan.run;
     plan.runs = plan.kept.total / plan.line().size * plan.runs_per_line;

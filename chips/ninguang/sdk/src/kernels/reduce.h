@@ -7,6 +7,9 @@
 
 #include "elementwise.h"
 
+// Vectors of 64 bytes never cross a library border here.
+#pragma GCC diagnostic ignored "-Wpsabi"
+
 namespace ng {
 
 constexpr int64_t kRun = 512;       // most outputs in one run of accumulators
@@ -24,6 +27,8 @@ struct Fold {
   void (*columns)(const void* x, int64_t stride, int64_t rows, int64_t n, int64_t position, void* accs,
                   const Params& params);
   void (*combine)(void* accs, const void* others, int64_t n);  // `others` saw later positions
+  // Merges accumulators [width, n) into those that are a multiple of width before them. nullptr: positions matter.
+  void (*wrap)(void* accs, int64_t width, int64_t n);
   void (*finish)(const void* accs, int64_t n, int64_t reduced, void* const* results, const Params& params);
 };
 using Folds = std::array<const Fold*, NG_DATA_TYPE_COUNT>;  // by computing type

@@ -97,8 +97,9 @@ template <class In, bool largest, bool indices_first> struct ArgFold {
   }
 
   static constexpr ngDataType value_type = TypeOf<In>::value;
-  static constexpr Fold fold{sizeof(Accs), {indices_first ? NG_INT64 : value_type, indices_first ? value_type : NG_INT64},
-                             start, row, columns, combine, finish};
+  static constexpr ngDataType first = indices_first ? NG_INT64 : value_type;
+  static constexpr ngDataType second = indices_first ? value_type : NG_INT64;
+  static constexpr Fold fold{sizeof(Accs), {first, second}, start, row, columns, combine, nullptr, finish};
 };
 
 template <bool largest, bool indices_first, class... T> constexpr Folds arg_folds(Types<T...>) {

@@ -86,7 +86,7 @@ template <class T> struct Variance {
     std::copy_n(acc.mean, n, static_cast<double*>(results[1]));
   }
 
-  static constexpr Fold fold{sizeof(Accs), {NG_FLOAT64, NG_FLOAT64}, start, row, columns, combine, finish};
+  static constexpr Fold fold{sizeof(Accs), {NG_FLOAT64, NG_FLOAT64}, start, row, columns, combine, nullptr, finish};
 };
 
 // ---- log of the sum of exponentials ----
@@ -106,7 +106,9 @@ template <class T> struct LogSumExp {
   // An infinity or NaN as the largest must not make inf - inf of all other terms.
   static T shift(T largest) { return math::abs(largest) < math::infinity<T> ? largest : T(0); }
   // What a sum made under `old` is multiplied with under `largest`; a sum that saw only -inf is 0.
-  static T factor(T old, T largest) { return old == -math::infinity<T> ? T(0) : math::exp(shift(old) - shift(largest)); }
+  static T factor(T old, T largest) {
+    return old == -math::infinity<T> ? T(0) : math::exp(shift(old) - shift(largest));
+  }
 
   static void row(const void* x, int64_t n, int64_t, void* accs, int64_t slot, const Params&) {
     const T* const values = static_cast<const T*>(x);
@@ -167,7 +169,7 @@ template <class T> struct LogSumExp {
     }
   }
 
-  static constexpr Fold fold{sizeof(Accs), {NG_FLOAT64, NG_FLOAT64}, start, row, columns, combine, finish};
+  static constexpr Fold fold{sizeof(Accs), {NG_FLOAT64, NG_FLOAT64}, start, row, columns, combine, nullptr, finish};
 };
 
 template <template <class> class F> constexpr Folds float_folds() {

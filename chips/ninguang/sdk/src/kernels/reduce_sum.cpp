@@ -178,12 +178,17 @@ template <class Op, class In, ngDataType result_type> struct FoldOf {
     for (int64_t i = 0; i < n; ++i) acc[i] = Op::merge(acc[i], other[i]);
   }
 
+  static void wrap(void* accs, int64_t width, int64_t n) {
+    Acc* const acc = static_cast<Acc*>(accs);
+    for (int64_t i = width; i < n; i += width) combine(acc, acc + i, std::min(width, n - i));
+  }
+
   static void finish(const void* accs, int64_t n, int64_t, void* const* results, const Params&) {
     std::copy_n(static_cast<const Acc*>(accs), n, static_cast<Acc*>(results[0]));
   }
 
   static constexpr Fold fold{kRun * static_cast<int64_t>(sizeof(Acc)), {result_type, result_type}, start, row,
-                             columns, combine, finish};
+                             columns, combine, wrap, finish};
 };
 
 // The norm's last step, in place of finish.
@@ -196,18 +201,12 @@ template <class F> struct RootOf : F {
     }
   }
   static constexpr Fold fold{F::fold.acc_bytes, {NG_FLOAT64, NG_FLOAT64}, F::start, F::row, F::columns, F::combine,
-                             finish};
+                             F::wrap, finish};
 };
-
-template <template <class> class Op, class T> constexpr ngDataType result_of() {
-  if constexpr (is_float<typename Op<T>::Acc>) return std::is_same_v<typename Op<T>::Acc, float> ? NG_FLOAT32 : NG_FLOAT64;
-  else if constexpr (std::is_same_v<typename Op<T>::Acc, std::complex<double>>) return NG_COMPLEX128;
-  else return TypeOf<typename Op<T>::Acc>::value;
-}
 
 template <template <class> class Op, class... T> constexpr Folds folds_of(Types<T...>) {
   Folds all{};
-  ((all[TypeOf<T>::value] = &FoldOf<Op<T>, T, result_of<Op, T>()>::fold), ...);
+  ((all[TypeOf<T>::value] = &FoldOf<Op<T>, T, TypeOf<typename Op<T>::Acc>::value>::fold), ...);
   all[NG_FLOAT16] = all[NG_BFLOAT16] = all[NG_FLOAT32];
   return all;
 }

@@ -102,8 +102,8 @@ inline float exp2(float x) {
 }
 inline double exp2(double x) { return ng_exp2_double(x); }
 
-// 1 + erf(x / sqrt(2)), twice the normal distribution, for gelu: 1 + x P(x^2) / Q(x^2), a least-squares fit of the absolute
-// error (2e-8) on [-5.5, 5.5]; in float it is right to 3e-7, and exactly 0 below.
+// 1 + erf(x / sqrt(2)), twice the normal distribution, for gelu: 1 + x P(x^2) / Q(x^2), a least-squares fit of the
+// absolute error (2e-8) on [-5.5, 5.5]; in float it is right to 3e-7, and exactly 0 below.
 inline float twice_normal_cdf(float x) {
   const float z = x > 5.5f ? 5.5f : (x < -5.5f ? -5.5f : x), u = z * z;
   float p = 4.54988438e-8f;
@@ -141,18 +141,20 @@ inline bool sign_bit(double x) {
 // Unsigned and at least as wide as int, so that nothing is promoted to a signed type on the way.
 template <class T> using Wrapping = std::common_type_t<unsigned, std::make_unsigned_t<T>>;
 
+template <class T> Wrapping<T> wrapping(T x) { return static_cast<Wrapping<T>>(x); }
+
 template <class T> T add(T x, T y) {
   if constexpr (std::is_same_v<T, bool>) return x | y;
-  else if constexpr (std::is_integral_v<T>) return static_cast<T>(static_cast<Wrapping<T>>(x) + static_cast<Wrapping<T>>(y));
+  else if constexpr (std::is_integral_v<T>) return static_cast<T>(wrapping(x) + wrapping(y));
   else return x + y;
 }
 template <class T> T sub(T x, T y) {
-  if constexpr (std::is_integral_v<T>) return static_cast<T>(static_cast<Wrapping<T>>(x) - static_cast<Wrapping<T>>(y));
+  if constexpr (std::is_integral_v<T>) return static_cast<T>(wrapping(x) - wrapping(y));
   else return x - y;
 }
 template <class T> T mul(T x, T y) {
   if constexpr (std::is_same_v<T, bool>) return x & y;
-  else if constexpr (std::is_integral_v<T>) return static_cast<T>(static_cast<Wrapping<T>>(x) * static_cast<Wrapping<T>>(y));
+  else if constexpr (std::is_integral_v<T>) return static_cast<T>(wrapping(x) * wrapping(y));
   else return x * y;
 }
 template <class T> T neg(T x) {

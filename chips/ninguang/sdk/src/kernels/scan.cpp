@@ -13,7 +13,8 @@ namespace {
 constexpr int64_t kLines = 128;  // in a block
 
 // Sums and products of floats run in double, of 16-bit floats in float, of integers in their own type, wrapping.
-template <class S> using Wide = std::conditional_t<is_half<S>, float, std::conditional_t<std::is_same_v<S, float>, double, S>>;
+template <class S>
+using Wide = std::conditional_t<is_half<S>, float, std::conditional_t<std::is_same_v<S, float>, double, S>>;
 
 // A scan's state and its step; `emit` is what goes to the outputs.
 template <class S> struct CumSum {
@@ -63,7 +64,8 @@ template <class S> struct LogCumSumExp {
 };
 
 // One line alone keeps its state in registers.
-template <class S, class State> void scan_line(const S* in, S* out, int64_t* index, int64_t length, const int64_t* step) {
+template <class S, class State>
+void scan_line(const S* in, S* out, int64_t* index, int64_t length, const int64_t* step) {
   State state;
   int64_t position;
   for (int64_t i = 0; i < length; ++i) {

@@ -1,5 +1,5 @@
-// Chebyshev coefficients of scaled Bessel functions and of erfcx, made with mpmath by sampling at the Chebyshev nodes in
-// 60 digits and cut where they fall below 2^-57 of the largest; the first is halved already. t is in [-1, 1].
+// Chebyshev coefficients of scaled Bessel functions and of erfcx, made with mpmath by sampling at the Chebyshev nodes
+// in 60 digits and cut where they fall below 2^-57 of the largest; the first is halved already. t is in [-1, 1].
 //   kI0Near: exp(-x) I0(x), kI1Near: exp(-x) I1(x) / x, 0 <= x <= 8, t = x / 4 - 1
 //   kI0Far:  sqrt(x) exp(-x) I0(x), kI1Far: the same of I1, x >= 8, t = 16 / x - 1
 //   kErfcx:  (1 + 2x) exp(x^2) erfc(x), x >= 0, t = (x - 3.75) / (x + 3.75)
