@@ -3,12 +3,63 @@
 #include "convolution.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "half.h"
 #include "image.h"
 #include "scratch.h"
 
 namespace ng {
+namespace {
+
+// The part of a phase along one dim.
+struct PhaseDim {
+  int64_t first, count;
+  std::vector<int64_t> taps, offsets;
+};
+
+PhaseDim phase_dim(const ConvProblem& p, int d, int64_t residue) {
+  PhaseDim dim{residue, residue < p.in[d] ? (p.in[d] - residue + p.stride[d] - 1) / p.stride[d] : 0, {}, {}};
+  for (int64_t k = 0; k < p.kernel[d]; ++k) {
+    const int64_t position = residue + p.padding[d] - k * p.dilation[d];
+    if (position % p.stride[d] != 0) continue;
+    dim.taps.push_back(k);
+    dim.offsets.push_back(position / p.stride[d]);
+  }
+  return dim;
+}
+
+}  // namespace
+
+bool for_phases(const ConvProblem& p, const std::function<void(const ConvPhase&)>& body) {
+  bool gaps = false;
+  const int64_t classes = p.stride[0] * p.stride[1] * p.stride[2];
+  for (int64_t i = 0; i < classes; ++i) {
+    const PhaseDim dims[3] = {phase_dim(p, 0, i / (p.stride[1] * p.stride[2])), phase_dim(p, 1, i / p.stride[2] % p.stride[1]),
+                              phase_dim(p, 2, i % p.stride[2])};
+    if (dims[0].count * dims[1].count * dims[2].count == 0) continue;
+    if (dims[0].taps.empty() || dims[1].taps.empty() || dims[2].taps.empty()) {
+      gaps = true;
+      continue;
+    }
+    ConvPhase phase{};
+    phase.grid.batch = p.batch;
+    for (int d = 0; d < 3; ++d) {
+      phase.first[d] = dims[d].first;
+      phase.grid.grid[d] = dims[d].count, phase.grid.extent[d] = p.out[d], phase.grid.step[d] = 1;
+    }
+    for (size_t z = 0; z < dims[0].taps.size(); ++z) {
+      for (size_t y = 0; y < dims[1].taps.size(); ++y) {
+        for (size_t x = 0; x < dims[2].taps.size(); ++x) {
+          phase.grid.taps.push_back({{dims[0].offsets[z], dims[1].offsets[y], dims[2].offsets[x]}});
+          phase.taps.push_back((dims[0].taps[z] * p.kernel[1] + dims[1].taps[y]) * p.kernel[2] + dims[2].taps[x]);
+        }
+      }
+    }
+    body(phase);
+  }
+  return gaps;
+}
 
 namespace {
 
@@ -43,13 +94,31 @@ struct ConvCall {
   Image src, dst, weight;
 };
 
+// Both images are channels-last, and not row-major as well.
+bool pixels_suit(const Image& a, const Image& b) {
+  return a.is_channels_last() && b.is_channels_last() && !(a.is_row_major() && b.is_row_major());
+}
+
+// The weight with its input channels innermost: itself or a copy.
+template <class S> Image channels_last_weight(const Image& weight) {
+  if (weight.is_channels_last()) return weight;
+  Image copy = weight;
+  copy.data = scratch<S>(kScratchOperand2, weight.numel());
+  set_channels_last(copy);
+  copy_image<S, S>(weight, copy);
+  return copy;
+}
+
 template <class S> ngResult run_forward(const ConvCall& call, const Tensor* bias) {
-  using T = Compute<S>;
   const ConvProblem& p = call.problem;
+  const auto* bias_data = bias ? bias_values<Compute<S>, S>(*bias) : nullptr;
+  if (pixels_suit(call.src, call.dst)) {
+    conv_forward_pixels<S>(p, call.src, channels_last_weight<S>(call.weight), bias_data, call.dst);
+    return NG_SUCCESS;
+  }
   const Image src = as_row_major<S, S>(call.src, kScratchOperand);
   const Image weight = as_row_major<S, S>(call.weight, kScratchOperand2);
   ImageResult<S, S> result(call.dst);
-  const T* bias_data = bias ? bias_values<T, S>(*bias) : nullptr;
   bool done = false;
   if constexpr (std::is_same_v<S, float>) {
     done = winograd_applies(p);
@@ -61,12 +130,15 @@ template <class S> ngResult run_forward(const ConvCall& call, const Tensor* bias
 }
 
 template <class S> ngResult run_backward_data(const ConvCall& call, const Tensor* bias) {
-  using T = Compute<S>;
   const ConvProblem& p = call.problem;
+  const auto* bias_data = bias ? bias_values<Compute<S>, S>(*bias) : nullptr;
+  if (pixels_suit(call.src, call.dst)) {
+    conv_backward_data_pixels<S>(p, call.dst, channels_last_weight<S>(call.weight), bias_data, call.src);
+    return NG_SUCCESS;
+  }
   const Image dst = as_row_major<S, S>(call.dst, kScratchOperand);
   const Image weight = as_row_major<S, S>(call.weight, kScratchOperand2);
   ImageResult<S, S> result(call.src);
-  const T* bias_data = bias ? bias_values<T, S>(*bias) : nullptr;
   bool done = false;
   if constexpr (std::is_same_v<S, float>) {
     done = winograd_applies(p);
@@ -79,6 +151,17 @@ template <class S> ngResult run_backward_data(const ConvCall& call, const Tensor
 
 template <class S> ngResult run_backward_weight(const ConvCall& call) {
   const ConvProblem& p = call.problem;
+  if (pixels_suit(call.src, call.dst)) {
+    const bool in_place = call.weight.is_channels_last();
+    Image grad = call.weight;
+    if (!in_place) {
+      grad.data = scratch<S>(kScratchResult, grad.numel());
+      set_channels_last(grad);
+    }
+    conv_backward_weight_pixels<S>(p, call.src, call.dst, grad);
+    if (!in_place) copy_image<S, S>(grad, call.weight);
+    return NG_SUCCESS;
+  }
   const Image src = as_row_major<S, S>(call.src, kScratchOperand);
   const Image dst = as_row_major<S, S>(call.dst, kScratchOperand2);
   ImageResult<S, S> result(call.weight);

@@ -2,7 +2,10 @@
 // with exactly three spatial dims. A transposed convolution is the same form with source and destination swapped.
 #pragma once
 #include <cstdint>
+#include <functional>
+#include <vector>
 
+#include "conv_patch.h"
 #include "image.h"
 
 namespace ng {
@@ -18,6 +21,17 @@ struct ConvProblem {
   int64_t group_out() const { return out_channels / groups; }
 };
 
+// Backward to the data with strides: source positions of one residue class modulo the stride meet the same taps, and
+// are a convolution with steps of one over the destination.
+struct ConvPhase {
+  int64_t first[3];           // its first source position
+  ConvGrid grid;              // batch_stride is the caller's
+  std::vector<int64_t> taps;  // numbers of the kernel's taps, in grid.taps' order
+};
+
+// Calls body for each class with positions and taps. True if some positions meet no tap: their gradient is zero.
+bool for_phases(const ConvProblem& p, const std::function<void(const ConvPhase&)>& body);
+
 // ---- implicit matrix products (convolution_gemm.cpp): every float type, row-major ----
 template <class S> void conv_forward_gemm(const ConvProblem& p, const Image& src, const Image& weight,
                                           const Compute<S>* bias, const Image& dst);
@@ -25,6 +39,14 @@ template <class S> void conv_backward_data_gemm(const ConvProblem& p, const Imag
                                                 const Compute<S>* bias, const Image& src_grad);
 template <class S> void conv_backward_weight_gemm(const ConvProblem& p, const Image& src, const Image& dst_grad,
                                                   const Image& weight_grad);
+
+// ---- the same for channels-last images and weights (convolution_pixels.cpp) ----
+template <class S> void conv_forward_pixels(const ConvProblem& p, const Image& src, const Image& weight,
+                                            const Compute<S>* bias, const Image& dst);
+template <class S> void conv_backward_data_pixels(const ConvProblem& p, const Image& dst_grad, const Image& weight,
+                                                  const Compute<S>* bias, const Image& src_grad);
+template <class S> void conv_backward_weight_pixels(const ConvProblem& p, const Image& src, const Image& dst_grad,
+                                                    const Image& weight_grad);
 
 // ---- Winograd (convolution_winograd.cpp, convolution_winograd_weight.cpp): float32, row-major ----
 bool winograd_applies(const ConvProblem& p);

@@ -155,64 +155,31 @@ template <class S> const Compute<S>* tap_major_weight(const ConvProblem& p, cons
   return result;
 }
 
-// Positions x of one residue class modulo the stride, and the taps that reach them.
-struct Phase {
-  int64_t first[3], count[3];
-  std::vector<int64_t> taps[3], offsets[3];
-};
-
-Phase make_phase(const ConvProblem& p, const int64_t* residue) {
-  Phase phase;
-  for (int d = 0; d < 3; ++d) {
-    phase.first[d] = residue[d];
-    phase.count[d] = residue[d] < p.in[d] ? (p.in[d] - residue[d] + p.stride[d] - 1) / p.stride[d] : 0;
-    for (int64_t k = 0; k < p.kernel[d]; ++k) {
-      const int64_t position = residue[d] + p.padding[d] - k * p.dilation[d];
-      if (position % p.stride[d] != 0) continue;
-      phase.taps[d].push_back(k);
-      phase.offsets[d].push_back(position / p.stride[d]);
-    }
-  }
-  return phase;
-}
-
 // weight: tap-major, of the group.
 template <class S, class W>
-void run_phase(const ConvProblem& p, const Phase& phase, int64_t group, const Image& dst_grad, const W* weight,
+void run_phase(const ConvProblem& p, const ConvPhase& phase, int64_t group, const Image& dst_grad, const W* weight,
                const Compute<S>* bias, const Image& src_grad) {
   using Element = GemmElement<S>;
-  ConvGrid g{};
-  g.batch = p.batch;
+  ConvGrid g = phase.grid;
   g.batch_stride = dst_grad.batch_stride;
-  std::vector<int64_t> taps;
-  for (int d = 0; d < 3; ++d) g.grid[d] = phase.count[d], g.extent[d] = p.out[d], g.step[d] = 1;
-  for (size_t i = 0; i < phase.taps[0].size(); ++i) {
-    for (size_t j = 0; j < phase.taps[1].size(); ++j) {
-      for (size_t k = 0; k < phase.taps[2].size(); ++k) {
-        g.taps.push_back({{phase.offsets[0][i], phase.offsets[1][j], phase.offsets[2][k]}});
-        taps.push_back((phase.taps[0][i] * p.kernel[1] + phase.taps[1][j]) * p.kernel[2] + phase.taps[2][k]);
-      }
-    }
-  }
-  const int64_t phase_plane = g.plane();
   TileWriter<S> writer{};
   writer.batch_stride = src_grad.batch_stride, writer.channel_stride = src_grad.channel_stride;
-  writer.plane = phase_plane;
-  writer.dense = phase_plane == p.in_plane();
+  writer.plane = g.plane();
+  writer.dense = writer.plane == p.in_plane();
   const int64_t row_strides[3] = {p.in[1] * p.in[2], p.in[2], 1};
   int64_t start = 0;
   for (int d = 0; d < 3; ++d) {
-    writer.grid[d] = phase.count[d];
+    writer.grid[d] = g.grid[d];
     writer.stride[d] = row_strides[d] * p.stride[d];
     start += phase.first[d] * row_strides[d];
   }
   flatten(g);
   writer.data = src_grad.as<S>() + group * p.group_in() * src_grad.channel_stride + start;
   writer.bias = bias ? bias + group * p.group_in() : nullptr;
-  const int64_t depth = p.group_out() * static_cast<int64_t>(taps.size());
+  const int64_t depth = p.group_out() * static_cast<int64_t>(phase.taps.size());
   const GemmShape shape{p.group_in(), g.positions(), depth_in<Element>(depth)};
   const S* from = dst_grad.as<S>() + group * p.group_out() * dst_grad.channel_stride;
-  const auto pack_weight = make_pack_tap_major(weight, p.group_out(), p.group_in(), taps);
+  const auto pack_weight = make_pack_tap_major(weight, p.group_out(), p.group_in(), phase.taps);
   const auto pack_patches = make_pack_patches(g, from, dst_grad.channel_stride, depth);
   if constexpr (std::is_same_v<Element, BFloat16Pair>) {
     gemm<Element>(shape, pair_up_a(pack_weight, depth), pack_patches, writer);
@@ -314,26 +281,10 @@ void conv_forward_gemm(const ConvProblem& p, const Image& src, const Image& weig
 template <class S>
 void conv_backward_data_gemm(const ConvProblem& p, const Image& dst_grad, const Image& weight, const Compute<S>* bias,
                              const Image& src_grad) {
-  std::vector<Phase> phases;
-  bool gaps = false;  // positions that no tap reaches
-  int64_t residue[3];
-  for (residue[0] = 0; residue[0] < p.stride[0]; ++residue[0]) {
-    for (residue[1] = 0; residue[1] < p.stride[1]; ++residue[1]) {
-      for (residue[2] = 0; residue[2] < p.stride[2]; ++residue[2]) {
-        Phase phase = make_phase(p, residue);
-        if (phase.count[0] * phase.count[1] * phase.count[2] == 0) continue;
-        if (phase.taps[0].empty() || phase.taps[1].empty() || phase.taps[2].empty()) {
-          gaps = true;
-        } else {
-          phases.push_back(std::move(phase));
-        }
-      }
-    }
-  }
-  if (gaps) fill_planes<S>(p, src_grad, bias);
+  if (for_phases(p, [](const ConvPhase&) {})) fill_planes<S>(p, src_grad, bias);
   for (int64_t group = 0; group < p.groups; ++group) {
     const auto run_phases = [&](const auto* taps) {
-      for (const Phase& phase : phases) run_phase<S>(p, phase, group, dst_grad, taps, bias, src_grad);
+      for_phases(p, [&](const ConvPhase& phase) { run_phase<S>(p, phase, group, dst_grad, taps, bias, src_grad); });
     };
     if (p.kernel_volume() == 1) {
       run_phases(weight.as<S>() + group * p.group_out() * weight.batch_stride);

@@ -61,6 +61,14 @@ Image Image::row_major_at(void* place, ngDataType new_type) const {
   return result;
 }
 
+void set_channels_last(Image& image) {
+  image.channel_stride = 1;
+  image.stride[2] = image.channels;
+  image.stride[1] = image.size[2] * image.stride[2];
+  image.stride[0] = image.size[1] * image.stride[1];
+  image.batch_stride = image.size[0] * image.stride[0];
+}
+
 Image make_image(const Tensor& t) {
   Image image{t.data, t.type, t.sizes[0], t.sizes[1], {1, 1, 1}, t.strides[0], t.strides[1], {0, 0, 0}};
   for (int d = t.ndim - 1, at = 2; d >= 2 && at >= 0; --d, --at) image.size[at] = t.sizes[d], image.stride[at] = t.strides[d];

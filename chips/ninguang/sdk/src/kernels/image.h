@@ -33,6 +33,7 @@ struct Image {
   Image row_major_at(void* place, ngDataType new_type) const;
 };
 
+void set_channels_last(Image& image);  // its strides, dense
 Image make_image(const Tensor& t);                    // up to three spatial dims, kept apart
 bool make_merged_image(const Tensor& t, Image* image);  // any number, merged as strides allow; false: still over three
 
