@@ -7,6 +7,7 @@ everybody. The reason is kept, `torch_fl` re-raises it on first use and `flagos-
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 __all__ = ["autoload", "failure", "register"]
 
@@ -57,14 +58,23 @@ def _register() -> None:
     from torch_fl import device
 
     torch._register_device_module(name, device)
+    torch.flagos_info = _info
     if not hasattr(torch.Tensor, f"is_{name}"):
         torch.utils.generate_methods_for_privateuse1_backend(for_tensor=True, for_module=True, for_packed_sequence=True,
                                                              for_storage=True)
-    from torch_fl import routing
+    from torch_fl import distributed, routing
     from torch_fl.device import _lifecycle
 
     _lifecycle.install()
     routing._install()
+    distributed._install(name)
+
+
+def _info() -> dict[str, Any]:
+    """Return versions, devices, adapters that could not be opened, and the tiers that are on: torch_fl.info()."""
+    from torch_fl.device._registration import info
+
+    return info()
 
 
 def _load_extension(torch: object) -> None:

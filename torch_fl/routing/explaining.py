@@ -9,10 +9,9 @@ from typing import Any
 import torch
 
 from torch_fl import _C
+from torch_fl._uniop_table import BY_NAME, DIRECT
 from torch_fl.device._context import _index
 from torch_fl.profile import op_name
-
-_DTYPE_NAMES = {torch.bool: "bool"}
 
 
 @dataclass(frozen=True)
@@ -56,15 +55,16 @@ def explain(op: str, dtypes: Sequence[torch.dtype] | torch.dtype = (torch.float3
     if not hasattr(torch.ops.aten, base):
         raise ValueError(f"PyTorch has no operator {name}")
     uniops = _kernels(name, index, names[0])
+    composed = bool(uniops) and base not in DIRECT
     forward = {u: has for u, has in uniops.items() if not u.endswith("_backward") or base.endswith("_backward")}
     reasons = {
-        "native": _native_reason(forward),
+        "native": f"composed of others; {_native_reason(forward)}" if composed else _native_reason(forward),
         "decompose": _decompose_reason(name, base, bool(uniops)),
         "library": _library_reason(name),
         "cpu": "on" if _C.tier_enabled("cpu") else "switched off",
     }
     available = {
-        "native": bool(forward) and any(forward.values()) and _C.tier_enabled("native"),
+        "native": not composed and bool(forward) and any(forward.values()) and _C.tier_enabled("native"),
         "decompose": not reasons["decompose"].startswith(("none", "switched")),
         "library": not reasons["library"].startswith(("none", "switched")),
         "cpu": _C.tier_enabled("cpu"),
@@ -78,8 +78,6 @@ def _kernels(name: str, index: int, dtype: str) -> dict[str, bool]:
         uniops = op_name.resolve(name)
     except op_name.UnknownOp:
         return {}
-    from torch_fl._uniop_table import BY_NAME
-
     found = {}
     for uniop in uniops:
         out = {"bool": "bool", "int64": "int64"}.get(BY_NAME[uniop].out or "", dtype)
