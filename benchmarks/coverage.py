@@ -1,4 +1,4 @@
-"""Operator coverage by PyTorch's own OpInfo database: how many entries are right on the device, with and without the CPU tier.
+"""Operator coverage by PyTorch's OpInfo database: how many entries are right, with and without the CPU tier.
 
     python benchmarks/coverage.py [--json] [--write] [--ops NAME ...]
 
@@ -41,8 +41,8 @@ def table(summary: dict[str, Any]) -> str:
     """The table of docs/coverage.md."""
     entries = summary["entries"]
     lines = ["<!-- made by: python benchmarks/coverage.py --write -->", "# Operator coverage", "",
-             "PyTorch's OpInfo database, float32, on `fl:1` of the reference chip: forward, backward, in-place, out= and",
-             "non-contiguous inputs, each compared with the CPU.", "",
+             "PyTorch's OpInfo database, float32, on `fl:1` of the reference chip: forward, backward, in-place, out=",
+             "and non-contiguous inputs, each compared with the CPU.", "",
              "| tiers | entries | right | share |", "|---|---|---|---|"]  # fmt: skip
     for mode, label in (("all", "all"), ("no_cpu", "CPU tier off")):
         passed = summary["passed"][mode]

@@ -1,4 +1,4 @@
-"""Tiny models from Transformers on fl:1 against the CPU, with the CPU tier off: forward, backward, AdamW, generation."""
+"""Tiny Transformers models on fl:1 against the CPU, with the CPU tier off: forward, backward, AdamW, generation."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_forward(name: str) -> None:
     torch.testing.assert_close(got.loss.cpu(), wanted.loss, **TOLERANCE)
 
 
-# AdamW's first step is lr * sign(gradient) wherever the gradient is not tiny: eps keeps rounding from deciding the sign.
+# AdamW's first step is lr * sign(gradient) where the gradient is not tiny: eps keeps rounding from deciding it.
 @pytest.mark.parametrize("options", [{}, {"foreach": False}, {"fused": True}], ids=["default", "single", "fused"])
 @pytest.mark.parametrize("name", CASES)
 def test_training_step(name: str, options: dict[str, bool]) -> None:

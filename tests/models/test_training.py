@@ -1,4 +1,4 @@
-"""How people train: optimizer made before .to(), autocast, copies and files of models, threads, another current device."""
+"""How people train: optimizer made before .to(), autocast, copies and files of models, threads, a second device."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def mlp() -> nn.Module:
 
 def cnn() -> nn.Module:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2),
-                         nn.Conv2d(8, 16, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 4))  # fmt: skip
+    return nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 16, 3),
+                         nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 4))  # fmt: skip
 
 
 def vectors() -> tuple[torch.Tensor, torch.Tensor]:
@@ -51,7 +51,9 @@ def pictures() -> tuple[torch.Tensor, torch.Tensor]:
     return x, labels
 
 
-def train(model: nn.Module, optimizer: torch.optim.Optimizer, data: tuple, steps: int, **autocast: object) -> list[float]:
+def train(
+    model: nn.Module, optimizer: torch.optim.Optimizer, data: tuple, steps: int, **autocast: object
+) -> list[float]:
     x, y = (t.to(DEVICE) for t in data)
     losses = []
     for _ in range(steps):

@@ -1,4 +1,4 @@
-"""Runs OpInfo entries in worker processes, each operator under a time limit; a crash or hang is one operator's failure."""
+"""Runs OpInfo entries in worker processes, each under a time limit: a crash or hang is one operator's failure."""
 
 from __future__ import annotations
 
