@@ -30,11 +30,7 @@ def register_device(name: str = "flagos") -> list[torch.device]:
         indices = list(range(_C.device_count()))
         chip = "flagos"
     else:
-        from torch_fl.profile.adapters import spec_for
-
-        spec = spec_for(name)
-        _C.device_count()  # configured devices come first and keep their places
-        indices = _C.add_adapter(spec)
+        indices = _open(name)
         chip = _C.device_info(indices[0])["chip"] if indices else name
     if not indices:
         from torch_fl._errors import AdapterError
@@ -59,16 +55,31 @@ def device(name: str) -> torch.device:
     _raise_if_unavailable()
     if chip == own:
         return torch.device(name)
-    indices = _indices_of(chip)
+    indices = _indices_of(chip) if _C.devices_opened() else []
     if not indices:
-        from torch_fl.profile.adapters import spec_for
-
-        _C.device_count()
-        indices = _C.add_adapter(spec_for(chip))
+        indices = _open(chip)
     number = int(index) if index else 0
     if number >= len(indices):
         raise RuntimeError(f"{name} does not exist: there are {len(indices)} devices of '{chip}'")
     return torch.device(own, indices[number])
+
+
+def _open(name: str) -> list[int]:
+    """Open a chip's devices, after the configured ones, which keep their places; return their indices."""
+    from torch_fl._errors import AdapterError
+    from torch_fl.profile import adapters
+
+    spec = adapters.spec_for(name)
+    if not _C.devices_opened():
+        adapters.request(spec)
+    _C.device_count()
+    indices = _C.add_adapter(spec)
+    opened_with = _C.device_info(indices[0])["profile_path"] if indices else spec["profile_path"]
+    if opened_with != spec["profile_path"]:
+        raise AdapterError(
+            f"the devices of '{spec['device_name']}' are already open in this process with the profile {opened_with}; a profile "
+            f"cannot be exchanged later. Register {spec['profile_path'] or name} before the first use of a device")
+    return indices
 
 
 def _indices_of(chip: str) -> list[int]:

@@ -37,13 +37,20 @@ def resolve(name: str) -> Callable[..., Any] | None:
     if name in _registered:
         return _registered[name]
     overload = _overload(name)
-    if overload is None:
+    if overload is None or _is_primitive(overload):
         return None
     # out= and in-place overloads first through the functional one: PyTorch's table names functions for some of them
     # that take no out=.
     if (function := _through_functional(overload)) is not None:
         return function
     return _from_torch(name, overload)
+
+
+def _is_primitive(overload: Any) -> bool:
+    """Tell whether PyTorch's decomposition ends in a prim, which would only call this very operator again."""
+    import torch._prims  # noqa: F401 - defines torch.ops.prims
+
+    return hasattr(torch.ops.prims, overload._schema.name.removeprefix("aten::").removesuffix("_"))
 
 
 def _from_torch(name: str, overload: Any) -> Callable[..., Any] | None:

@@ -26,12 +26,13 @@ from torch_fl.profile.op_plan import aten_pins, plan
 from torch_fl.profile.validation import suggestion
 from torch_fl.profile.visible import visible
 
-__all__ = ["Chip", "chips", "discover", "failures", "find", "include_dir", "library_beside", "spec", "spec_for"]
+__all__ = ["Chip", "chips", "discover", "failures", "find", "include_dir", "library_beside", "request", "spec", "spec_for"]
 
 ENTRY_POINT_GROUP = "torch_fl.adapters"
 PROFILE_FILE = "profile.json"
 _PACKAGE = Path(__file__).resolve().parent.parent
 _failures: list[dict[str, str]] = []
+_requested: list[dict[str, Any]] = []  # specs asked for by register_device() before chips were opened
 
 
 @dataclass(frozen=True)
@@ -270,12 +271,23 @@ def discover() -> list[dict[str, Any]]:
     _failures.clear()
     config, document = configuration.load_document()
     specs = []
-    for chip, entry in _chosen(config, document):
+    chosen = _chosen(config, document)
+    if _requested and all(chip.origin == "bundled" and entry is None for chip, entry in chosen):
+        chosen = []  # the bundled chip stands in only where nothing was asked for
+    for chip, entry in chosen:
         if chip.error is not None:
             _fail(chip.library or chip.profile_path or chip.name, f"chip {chip.name} is left out: {chip.error}")
         else:
             specs.append(spec(chip, config, entry))
+    names = {asked["device_name"] for asked in _requested if asked["device_name"]}
+    specs = [found for found in specs if found["device_name"] not in names] + _requested
     return visible(specs, _env.get("TORCH_FL_VISIBLE_DEVICES"))
+
+
+def request(wanted: dict[str, Any]) -> None:
+    """Make `discover()` open a spec too; for a chip registered before any was opened."""
+    if wanted not in _requested:
+        _requested.append(wanted)
 
 
 def failures() -> list[dict[str, str]]:
