@@ -35,6 +35,16 @@ class PixelRun {
     }
     return place.image * g_.batch_stride + ((at[0] * g_.extent[1] + at[1]) * g_.extent[2] + at[2]) * pixel_stride_;
   }
+  // The same for `count` taps side by side from `tap` on: of the whole run, of which taps [*first, *last) are inside.
+  int64_t offset_of_run(int64_t i, const ConvTap& tap, int64_t count, int64_t* first, int64_t* last) const {
+    const Place& place = places_[i];
+    int64_t at[3];
+    for (int d = 0; d < 3; ++d) at[d] = place.grid[d] * g_.step[d] + tap.offset[d];
+    const bool inside = at[0] >= 0 && at[0] < g_.extent[0] && at[1] >= 0 && at[1] < g_.extent[1];
+    *first = std::max<int64_t>(0, -at[2]);
+    *last = inside ? std::min(count, g_.extent[2] - at[2]) : 0;
+    return place.image * g_.batch_stride + ((at[0] * g_.extent[1] + at[1]) * g_.extent[2] + at[2]) * pixel_stride_;
+  }
   // Offset of position i in a tensor with these strides over batch and grid.
   int64_t target(int64_t i, int64_t batch_stride, const int64_t* stride) const {
     const Place& place = places_[i];

@@ -112,7 +112,12 @@ template <class S> Image channels_last_weight(const Image& weight) {
 template <class S> ngResult run_forward(const ConvCall& call, const Tensor* bias) {
   const ConvProblem& p = call.problem;
   const auto* bias_data = bias ? bias_values<Compute<S>, S>(*bias) : nullptr;
-  if (pixels_suit(call.src, call.dst)) {
+  const bool depthwise = depthwise_applies(p), pixels = pixels_suit(call.src, call.dst);
+  if (depthwise && pixels && p.group_in() == 1 && p.group_out() == 1) {
+    conv_forward_depthwise<S>(p, call.src, as_row_major<S, S>(call.weight, kScratchOperand2), bias_data, call.dst);
+    return NG_SUCCESS;
+  }
+  if (!depthwise && pixels) {
     conv_forward_pixels<S>(p, call.src, channels_last_weight<S>(call.weight), bias_data, call.dst);
     return NG_SUCCESS;
   }
@@ -124,7 +129,11 @@ template <class S> ngResult run_forward(const ConvCall& call, const Tensor* bias
     done = winograd_applies(p);
     if (done) conv_forward_winograd(p, src, weight, bias_data, result.value);
   }
-  if (!done) conv_forward_gemm<S>(p, src, weight, bias_data, result.value);
+  if (depthwise) {
+    conv_forward_depthwise<S>(p, src, weight, bias_data, result.value);
+  } else if (!done) {
+    conv_forward_gemm<S>(p, src, weight, bias_data, result.value);
+  }
   result.finish();
   return NG_SUCCESS;
 }
@@ -132,7 +141,12 @@ template <class S> ngResult run_forward(const ConvCall& call, const Tensor* bias
 template <class S> ngResult run_backward_data(const ConvCall& call, const Tensor* bias) {
   const ConvProblem& p = call.problem;
   const auto* bias_data = bias ? bias_values<Compute<S>, S>(*bias) : nullptr;
-  if (pixels_suit(call.src, call.dst)) {
+  const bool depthwise = depthwise_applies(p), pixels = pixels_suit(call.src, call.dst);
+  if (depthwise && pixels && p.group_in() == 1 && p.group_out() == 1) {
+    conv_backward_data_depthwise<S>(p, call.dst, as_row_major<S, S>(call.weight, kScratchOperand2), bias_data, call.src);
+    return NG_SUCCESS;
+  }
+  if (!depthwise && pixels) {
     conv_backward_data_pixels<S>(p, call.dst, channels_last_weight<S>(call.weight), bias_data, call.src);
     return NG_SUCCESS;
   }
@@ -144,14 +158,19 @@ template <class S> ngResult run_backward_data(const ConvCall& call, const Tensor
     done = winograd_applies(p);
     if (done) conv_backward_data_winograd(p, dst, weight, bias_data, result.value);
   }
-  if (!done) conv_backward_data_gemm<S>(p, dst, weight, bias_data, result.value);
+  if (depthwise) {
+    conv_backward_data_depthwise<S>(p, dst, weight, bias_data, result.value);
+  } else if (!done) {
+    conv_backward_data_gemm<S>(p, dst, weight, bias_data, result.value);
+  }
   result.finish();
   return NG_SUCCESS;
 }
 
 template <class S> ngResult run_backward_weight(const ConvCall& call) {
   const ConvProblem& p = call.problem;
-  if (pixels_suit(call.src, call.dst)) {
+  const bool depthwise = depthwise_applies(p);
+  if (!depthwise && pixels_suit(call.src, call.dst)) {
     const bool in_place = call.weight.is_channels_last();
     Image grad = call.weight;
     if (!in_place) {
@@ -170,7 +189,11 @@ template <class S> ngResult run_backward_weight(const ConvCall& call) {
     done = winograd_applies(p);
     if (done) conv_backward_weight_winograd(p, src, dst, result.value);
   }
-  if (!done) conv_backward_weight_gemm<S>(p, src, dst, result.value);
+  if (depthwise) {
+    conv_backward_weight_depthwise<S>(p, src, dst, result.value);
+  } else if (!done) {
+    conv_backward_weight_gemm<S>(p, src, dst, result.value);
+  }
   result.finish();
   return NG_SUCCESS;
 }

@@ -48,6 +48,16 @@ template <class S> void conv_backward_data_pixels(const ConvProblem& p, const Im
 template <class S> void conv_backward_weight_pixels(const ConvProblem& p, const Image& src, const Image& dst_grad,
                                                     const Image& weight_grad);
 
+// ---- few channels per group (convolution_depthwise.cpp): row-major, or for the first two one channel per group
+// and both images channels-last; the weight is row-major ----
+bool depthwise_applies(const ConvProblem& p);
+template <class S> void conv_forward_depthwise(const ConvProblem& p, const Image& src, const Image& weight,
+                                               const Compute<S>* bias, const Image& dst);
+template <class S> void conv_backward_data_depthwise(const ConvProblem& p, const Image& dst_grad, const Image& weight,
+                                                     const Compute<S>* bias, const Image& src_grad);
+template <class S> void conv_backward_weight_depthwise(const ConvProblem& p, const Image& src, const Image& dst_grad,
+                                                       const Image& weight_grad);
+
 // ---- Winograd (convolution_winograd.cpp, convolution_winograd_weight.cpp): float32, row-major ----
 bool winograd_applies(const ConvProblem& p);
 void conv_forward_winograd(const ConvProblem& p, const Image& src, const Image& weight, const float* bias, const Image& dst);

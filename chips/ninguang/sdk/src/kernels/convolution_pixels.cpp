@@ -92,21 +92,36 @@ template <class S> struct PixelPass {
   }
 
  private:
+  // Few channels: the taps along a row of the kernel are one run of the image, cut at its borders.
+  int64_t merged_taps() const {
+    if (channels > 16 || channels != pixel_stride) return 1;
+    size_t count = 1;
+    while (count < grid.taps.size() && grid.taps[count].offset[0] == grid.taps[0].offset[0] &&
+           grid.taps[count].offset[1] == grid.taps[0].offset[1] &&
+           grid.taps[count].offset[2] == grid.taps[0].offset[2] + static_cast<int64_t>(count)) {
+      ++count;
+    }
+    return grid.taps.size() % count == 0 ? static_cast<int64_t>(count) : 1;
+  }
+
   // Numbers [k, k + count) of each row of the implicit matrix, side by side.
   void copy_rows(const PixelRun& pixels, int64_t rows, int64_t k, int64_t count, T* copy, int64_t ld) const {
     using Cell = std::conditional_t<kUnit == 2, BFloat16, T>;
+    const int64_t merged = merged_taps(), run = merged * channels;
     for (int64_t done = 0; done < count;) {
-      const int64_t tap = (k + done) / channels, channel = (k + done) % channels;
-      const int64_t length = std::min(channels - channel, count - done);
+      const int64_t tap = (k + done) / run * merged, channel = (k + done) % run, length = std::min(run - channel, count - done);
       for (int64_t r = 0; r < rows; ++r) {
         Cell* to = reinterpret_cast<Cell*>(copy + r * ld) + done;
-        const int64_t offset = pixels.offset(r, grid.taps[tap]);
-        if (offset < 0) {
-          std::memset(static_cast<void*>(to), 0, length * sizeof(Cell));
-        } else if constexpr (std::is_same_v<Cell, S>) {
-          std::memcpy(static_cast<void*>(to), src + offset + channel, length * sizeof(S));
+        int64_t first = 0, last = merged;  // of the merged taps, those inside the image
+        const int64_t offset = merged == 1 ? pixels.offset(r, grid.taps[tap]) : pixels.offset_of_run(r, grid.taps[tap], merged, &first, &last);
+        const bool inside = merged == 1 ? offset >= 0 : first < last;
+        const int64_t begin = std::max(channel, first * channels), end = inside ? std::min(channel + length, last * channels) : begin;
+        if (end - begin < length) std::memset(static_cast<void*>(to), 0, length * sizeof(Cell));
+        if (begin >= end) continue;
+        if constexpr (std::is_same_v<Cell, S>) {
+          std::memcpy(static_cast<void*>(to + begin - channel), src + offset + begin, (end - begin) * sizeof(S));
         } else {
-          to_float(src + offset + channel, to, length);
+          to_float(src + offset + begin, to + begin - channel, end - begin);
         }
       }
       done += length;
