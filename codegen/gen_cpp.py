@@ -19,11 +19,11 @@ from pathlib import Path
 
 import torchgen
 from torchgen.api import structured
-from torchgen.context import native_function_manager
+from torchgen.api.translate import translate
 from torchgen.api.types import Binding, DispatcherSignature
+from torchgen.context import native_function_manager
 from torchgen.gen import get_grouped_native_functions, parse_native_yaml
 from torchgen.model import NativeFunction, NativeFunctionsGroup, SchemaKind
-from torchgen.api.translate import translate
 
 from codegen.uniops import UniOp, load
 
@@ -33,7 +33,7 @@ WRAPPERS_PER_FILE = 24
 # ATen's iterator has these inputs as (self, grad); our UniOps want (grad, self).
 SWAPPED = {"threshold_backward.grad_input", "leaky_relu_backward.grad_input"}
 
-# Structured, but their whole wrapper is written by hand (csrc/bridge/ops/index.cpp needs the iterator meta() builds).
+# Structured, but their whole wrapper is written by hand: csrc/bridge/ops/index.cpp needs the iterator meta() builds.
 BY_HAND_WHOLLY = {"index.Tensor_out"}
 
 # How an attribute of a UniOp is read from ATen's arguments where it is not an argument of the same name.
@@ -41,7 +41,8 @@ ATTR_EXPRESSIONS = {"tanh_approximation": 'scalar(approximate == "tanh")'}
 
 # UniOps that depend on which arguments are given.
 UNIOP_EXPRESSIONS = {
-    "clamp.Tensor_out": "!(max && max->defined()) ? Uniop::maximum : !(min && min->defined()) ? Uniop::minimum : Uniop::clamp_tensor",
+    "clamp.Tensor_out": "!(max && max->defined()) ? Uniop::maximum : !(min && min->defined()) ? Uniop::minimum "
+                        ": Uniop::clamp_tensor",
 }
 
 
@@ -167,12 +168,16 @@ def body(target: Target, function: NativeFunction, kind: SchemaKind, overload: s
             lines.append(f"const bool done = lower_elementwise({what}, op);")
     else:
         results = ", ".join(f"op.maybe_get_output({i})" for i in range(outs))
-        lines.append(f"const bool done = op.maybe_get_output(0).numel() == 0 && {str(outs == 1).lower()} ? true : lower::{target.cpp_name}({meta}, {results});")
+        lower = f"lower::{target.cpp_name}({meta}, {results})"
+        # An empty result needs no kernel; with several results one may be empty and the others not.
+        lines.append(f"const bool done = op.maybe_get_output(0).numel() == 0 || {lower};" if outs == 1
+                     else f"const bool done = {lower};")
         lines.append("if (done) count_native(op.maybe_get_output(0), overload);")
     struct = "at::_ops::" + overload.replace(".", "_")
     if kind == SchemaKind.functional:
         lines.append(f"if (!done) return next_tier<{struct}>({arguments});")
-        result = "std::move(op.outputs[0])" if outs == 1 else "{" + ", ".join(f"std::move(op.outputs[{i}])" for i in range(outs)) + "}"
+        results = ", ".join(f"std::move(op.outputs[{i}])" for i in range(outs))
+        result = results if outs == 1 else "{" + results + "}"
         lines.append(f"return {result};")
     else:
         lines.append(f"if (!done) return next_tier<{struct}>({arguments});")
@@ -231,7 +236,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {{
 
 def lowerings_header(all_targets: list[Target]) -> str:
     declarations = "\n".join(lowering_declaration(t) for t in all_targets if not t.generic)
-    return f"""{HEADER}// Hand-written lowerings (csrc/bridge/ops/): fill allocated outputs; false = the chip has no kernel that fits.
+    return f"""{HEADER}// Hand-written lowerings (csrc/bridge/ops/): fill allocated outputs; false = no kernel of the chip fits.
 #pragma once
 #include <ATen/core/IListRef.h>
 #include <ATen/core/Tensor.h>
@@ -262,7 +267,8 @@ def main() -> None:
     all_targets = targets(ops, read_torch())
     generic = [t for t in all_targets if t.generic]
     by_hand = [t for t in all_targets if not t.generic]
-    chunks = [part[i : i + WRAPPERS_PER_FILE] for part in (generic, by_hand) for i in range(0, len(part), WRAPPERS_PER_FILE)]
+    chunks = [part[i : i + WRAPPERS_PER_FILE]
+              for part in (generic, by_hand) for i in range(0, len(part), WRAPPERS_PER_FILE)]
     names = [f"wrappers_{i}.cpp" for i in range(len(chunks))]
     if options.list:
         print(";".join(str(options.out / n) for n in names), end="")
@@ -270,7 +276,7 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     write(options.out / "uniops.h", uniops_header(ops))
     write(options.out / "lowerings.h", lowerings_header(all_targets))
-    for name, chunk in zip(names, chunks):
+    for name, chunk in zip(names, chunks, strict=True):
         write(options.out / name, wrappers_file(chunk))
 
 

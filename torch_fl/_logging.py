@@ -32,6 +32,7 @@ def configure() -> None:
     try:
         handler = logging.FileHandler(path)
     except OSError as error:
-        raise ConfigError(f"log file {path} cannot be opened: {error.strerror}; change TORCH_FL_LOG_PATH or logging.path") from error
+        raise ConfigError(f"log file {path} cannot be opened: {error.strerror}; change TORCH_FL_LOG_PATH or "
+                          "logging.path") from error
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logger.addHandler(handler)

@@ -7,8 +7,12 @@ first call that needs one.
 from __future__ import annotations
 
 from torch_fl.device._context import (
-    _is_in_bad_fork,
-    _lazy_init,
+    _is_in_bad_fork as _is_in_bad_fork,
+)
+from torch_fl.device._context import (
+    _lazy_init as _lazy_init,
+)
+from torch_fl.device._context import (
     current_device,
     device,
     device_count,
@@ -41,7 +45,9 @@ from torch_fl.device.memory import (
     reset_peak_memory_stats,
 )
 from torch_fl.device.random import (
-    _get_generator,
+    _get_generator as _get_generator,
+)
+from torch_fl.device.random import (
     get_rng_state,
     get_rng_state_all,
     initial_seed,

@@ -1,4 +1,4 @@
-"""Other names for our device: "ninguang:1", "flagos". One TorchFunctionMode translates them, pushed only when asked for.
+"""Other names for our device: "ninguang:1", "flagos". One TorchFunctionMode translates them, pushed only on demand.
 
 The mode costs every PyTorch call of this thread about a microsecond; torch_fl.device("ninguang:1") is free of cost.
 torch.Generator(device=…) parses its device in C and does not see aliases.

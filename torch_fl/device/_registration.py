@@ -77,8 +77,8 @@ def _open(name: str) -> list[int]:
     opened_with = _C.device_info(indices[0])["profile_path"] if indices else spec["profile_path"]
     if opened_with != spec["profile_path"]:
         raise AdapterError(
-            f"the devices of '{spec['device_name']}' are already open in this process with the profile {opened_with}; a profile "
-            f"cannot be exchanged later. Register {spec['profile_path'] or name} before the first use of a device")
+            f"the devices of '{spec['device_name']}' are already open in this process with the profile {opened_with}; "
+            f"it cannot be exchanged later. Register {spec['profile_path'] or name} before the first use of a device")
     return indices
 
 

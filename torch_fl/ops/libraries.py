@@ -1,4 +1,4 @@
-"""The kernel-library tier: providers of operator implementations behind the entry point group torch_fl.kernel_libraries.
+"""The kernel-library tier: providers of operators behind the entry point group torch_fl.kernel_libraries.
 
 A provider is a callable resolve(name) -> callable or None, where name is an overload as "aten::add.Tensor" and the
 callable takes the overload's arguments, with tensors on the device, and returns its results. It may raise

@@ -34,7 +34,8 @@ class Explanation:
 
     def __str__(self) -> str:
         info = _C.device_info(self.device)
-        lines = [f"{self.op} ({', '.join(self.dtypes)}) on fl:{self.device} ({info['chip']}): {self.tier or 'no route'}"]
+        where = f"fl:{self.device} ({info['chip']})"
+        lines = [f"{self.op} ({', '.join(self.dtypes)}) on {where}: {self.tier or 'no route'}"]
         lines += [f"  {'*' if tier == self.tier else ' '} {tier:10}{reason}" for tier, reason in self.reasons.items()]
         return "\n".join(lines)
 
