@@ -26,7 +26,11 @@ at::Tensor efficient_zero_tensor(at::IntArrayRef size, std::optional<at::ScalarT
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&route>()); }
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) { m.impl("_efficientzerotensor", efficient_zero_tensor); }
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) { 
+  m.impl("_efficientzerotensor", efficient_zero_tensor);
+  // ATen's own kernel for every device refuses ours by name.
+  m.impl("mode.values", torch::CppFunction::makeFromBoxedFunction<&route>());
+}
 
 // copy_() resolves the bits itself, and resolving them before it would call copy_() again, for ever.
 TORCH_LIBRARY_IMPL(aten, Conjugate, m) {

@@ -139,6 +139,7 @@ void bind_routing(py::module& m) {
   m.def("pin", [](int device, const std::string& name, const std::string& tier) { bridge::pin(device, name, tier_by_name(tier)); });
   m.def("unpin_all", &bridge::unpin_all);
   m.def("forbid_cpu", [](int change) { bridge::forbid_cpu_depth += change; });
+  m.def("cpu_allowed", [] { return bridge::settings.enable_cpu.load() && bridge::forbid_cpu_depth == 0; });
   m.def("set_sync_debug", [](bool on) { bridge::settings.sync_debug = on; });
   m.def("counts", [] {
     py::list out;

@@ -6,6 +6,8 @@ Comes after ATen's composite kernels, which need no help here. Sources, in this 
 
 from __future__ import annotations
 
+import functools
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -18,14 +20,29 @@ EXCLUDED = frozenset()
 _registered: dict[str, Callable[..., Any]] = {}
 
 
-def register(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register a decomposition of one overload ("aten::glu"). It may raise NotImplementedError to decline a call."""
+def register(*names: str, last_resort: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register a decomposition of overloads ("aten::glu"). It may raise NotImplementedError to decline a call.
+
+    A last resort is right but slower than the CPU tier with its copies (many small steps, each depending on the one
+    before): it declines while the CPU tier may be used.
+    """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        _registered[name] = function
+        for name in names:
+            _registered[name] = _where_no_cpu(function) if last_resort else function
         return function
 
     return decorate
+
+
+def _where_no_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        from torch_fl import _C
+
+        return NotImplemented if _C.cpu_allowed() else function(*args, **kwargs)
+
+    return run
 
 
 def resolve(name: str) -> Callable[..., Any] | None:
@@ -110,20 +127,38 @@ def _out_variant(functional: Any, names: list[str]) -> Callable[..., Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
         outs = [kwargs.pop(name) for name in names]
         results = functional(*args, **kwargs)
+        if results is NotImplemented:
+            return NotImplemented
         single = isinstance(results, torch.Tensor)
         for out, result in zip(outs, (results,) if single else results, strict=True):
             if not torch.can_cast(result.dtype, out.dtype):
                 raise RuntimeError(f"result type {_type_name(result)} can't be cast to the desired output type {_type_name(out)}")
-            torch._resize_output_(out, result.shape, out.device)
+            resize_output(out, result.shape)
             out.copy_(result)
         return outs[0] if single else tuple(outs)
 
     return run
 
 
+def resize_output(out: torch.Tensor, shape: torch.Size) -> None:
+    """Give an out= tensor the result's shape, with PyTorch's warning if that throws elements away."""
+    if out.shape == shape:
+        return
+    if out.numel():
+        warnings.warn(
+            f"An output with one or more elements was resized since it had shape {list(out.shape)}, which does not match "
+            f"the required output shape {list(shape)}. This behavior is deprecated, and in a future PyTorch release "
+            "outputs will not be resized unless they have zero elements.",
+            stacklevel=2,
+        )
+    out.resize_(shape)
+
+
 def _inplace_variant(functional: Any) -> Callable[..., Any]:
     def run(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         result = functional(self, *args, **kwargs)
+        if result is NotImplemented:
+            return NotImplemented
         if result.shape != self.shape:
             raise RuntimeError(f"output with shape {list(self.shape)} doesn't match the broadcast shape {list(result.shape)}")
         if not torch.can_cast(result.dtype, self.dtype):

@@ -21,23 +21,32 @@ bool scale_into(const at::Tensor& self, const c10::Scalar& beta, const at::Tenso
   return true;
 }
 
+// PyTorch leaves conjugation to the matrix products: kernels see values, so it is done before. A conjugated output is
+// not written here.
+inline bool lazy(const at::Tensor& a, const at::Tensor& b, const at::Tensor& c = {}) {
+  return C10_UNLIKELY(a.is_conj() || b.is_conj() || (c.defined() && c.is_conj()));
+}
+
 }  // namespace
 
 namespace lower {
 
 bool mm(const at::Tensor& self, const at::Tensor& mat2, const at::Tensor& out) {
+  if (lazy(self, mat2, out)) return !out.is_conj() && mm(self.resolve_conj(), mat2.resolve_conj(), out);
   if (self.size(1) == 0) return lower_fill(out, 0);
   return Call(Uniop::mm, out).in(self).in(mat2).out(out).launch(out.scalar_type());
 }
 
 bool bmm(const at::Tensor& self, const at::Tensor& mat2, const at::Tensor& out) {
+  if (lazy(self, mat2, out)) return !out.is_conj() && bmm(self.resolve_conj(), mat2.resolve_conj(), out);
   if (self.size(2) == 0) return lower_fill(out, 0);
   return Call(Uniop::bmm, out).in(self).in(mat2).out(out).launch(out.scalar_type());
 }
 
 bool addmm(const at::Tensor& self, const at::Tensor& mat1, const at::Tensor& mat2, const at::Scalar& beta, const at::Scalar& alpha,
            const at::Tensor& out) {
-  if (!has_kernel(Uniop::addmm, out)) return false;
+  if (!has_kernel(Uniop::addmm, out) || out.is_conj()) return false;
+  if (lazy(mat1, mat2, self)) return addmm(self.resolve_conj(), mat1.resolve_conj(), mat2.resolve_conj(), beta, alpha, out);
   const at::Tensor wide = self.expand(out.sizes());
   if (mat1.size(1) == 0) return scale_into(wide, beta, out);
   return Call(Uniop::addmm, out).in(wide).in(mat1).in(mat2).out(out).attr(beta).attr(alpha).launch(out.scalar_type());
@@ -54,7 +63,8 @@ bool addmv(const at::Tensor& self, const at::Tensor& mat, const at::Tensor& vec,
 
 bool baddbmm(const at::Tensor& self, const at::Tensor& batch1, const at::Tensor& batch2, const at::Scalar& beta, const at::Scalar& alpha,
              const at::Tensor& out) {
-  if (!has_kernel(Uniop::baddbmm, out)) return false;
+  if (!has_kernel(Uniop::baddbmm, out) || out.is_conj()) return false;
+  if (lazy(batch1, batch2, self)) return baddbmm(self.resolve_conj(), batch1.resolve_conj(), batch2.resolve_conj(), beta, alpha, out);
   const at::Tensor wide = self.expand(out.sizes());
   if (batch1.size(2) == 0) return scale_into(wide, beta, out);
   return Call(Uniop::baddbmm, out).in(wide).in(batch1).in(batch2).out(out).attr(beta).attr(alpha).launch(out.scalar_type());
