@@ -68,32 +68,44 @@ template <class T> T sum_run(const T* p, int64_t n) {
   return total;
 }
 
-// A row of outputs with windows at equal steps: lanes are neighbouring outputs.
-template <class T> void mean_row_regular(const T* plane, const Image& in, const Windows& w, int64_t oz, int64_t oy, int64_t width, T* out) {
+// A row of outputs with windows at equal steps: lanes are neighbouring outputs. scales: of the row, one per output.
+template <class T, int kStep>
+void mean_row_regular(const T* plane, const Image& in, const Windows& w, int64_t oz, int64_t oy, int64_t width, const T* scales, T* out) {
+  const int64_t step = kStep ? kStep : w.step;
   for (int64_t ox = 0; ox < width; ox += kLanes<T>) {
     const int64_t count = std::min<int64_t>(kLanes<T>, width - ox);
     Vector<T> sum{};
-    for (int64_t z = w.start[0][oz]; z < w.end[0][oz]; ++z) {
-      for (int64_t y = w.start[1][oy]; y < w.end[1][oy]; ++y) {
-        const T* row = plane + (z * in.size[1] + y) * in.size[2];
-        for (int64_t k = 0; k < w.kernel; ++k) {
-          const int64_t x = ox * w.step - w.padding + k;
-          const int64_t first = x < 0 ? (-x + w.step - 1) / w.step : 0;
-          const int64_t last = x >= in.size[2] ? 0 : std::min(count, (in.size[2] - x + w.step - 1) / w.step);
-          if (first >= last) continue;
-          sum += detail::masked_load<T>(Vector<T>{}, ((1u << (last - first)) - 1u) << first, row + x, w.step);
+    for (int64_t k = 0; k < w.kernel; ++k) {
+      const int64_t x = ox * step - w.padding + k;
+      const int64_t first = x < 0 ? (-x + step - 1) / step : 0;
+      const int64_t last = x >= in.size[2] ? 0 : std::min(count, (in.size[2] - x + step - 1) / step);
+      if (first >= last) continue;
+      const uint32_t mask = ((1u << (last - first)) - 1u) << first;
+      for (int64_t z = w.start[0][oz]; z < w.end[0][oz]; ++z) {
+        for (int64_t y = w.start[1][oy]; y < w.end[1][oy]; ++y) {
+          sum += detail::masked_load<kStep, T>(Vector<T>{}, mask, plane + (z * in.size[1] + y) * in.size[2] + x, step);
         }
       }
     }
-    Vector<T> scale{};
-    for (int64_t i = 0; i < count; ++i) scale[i] = static_cast<T>(w.scale(oz, oy, ox + i));
-    store_some(out + ox, sum * scale, count);
+    store_some(out + ox, sum * load_some(scales + ox, count), count);
   }
+}
+
+// One over the divisor of every output of a plane.
+template <class T> std::vector<T> plane_scales(const Windows& w, const Image& out) {
+  std::vector<T> scales;
+  for (int64_t z = 0; z < out.size[0]; ++z) {
+    for (int64_t y = 0; y < out.size[1]; ++y) {
+      for (int64_t x = 0; x < out.size[2]; ++x) scales.push_back(static_cast<T>(w.scale(z, y, x)));
+    }
+  }
+  return scales;
 }
 
 template <class T> void mean_planes(const Image& in, const Image& out, const Windows& w) {
   const bool whole = out.plane() == 1 && w.step == 0;
-  const double cost = whole ? 0.1 * in.plane() + 5 : 2.0 * in.plane() + 4.0 * out.plane();
+  const double cost = whole ? 0.1 * in.plane() + 5 : 0.5 * in.plane() + 2.0 * out.plane();
+  const std::vector<T> scales = whole ? std::vector<T>() : plane_scales<T>(w, out);
   parallel_for(in.batch * in.channels, cost, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const int64_t n = i / in.channels, c = i % in.channels;
@@ -103,10 +115,11 @@ template <class T> void mean_planes(const Image& in, const Image& out, const Win
         *to = sum_run(plane, in.plane()) / static_cast<T>(in.plane());
         continue;
       }
+      const T* scale = scales.data();
       for (int64_t z = 0; z < out.size[0]; ++z) {
-        for (int64_t y = 0; y < out.size[1]; ++y, to += out.size[2]) {
+        for (int64_t y = 0; y < out.size[1]; ++y, to += out.size[2], scale += out.size[2]) {
           if (w.step != 0) {
-            mean_row_regular(plane, in, w, z, y, out.size[2], to);
+            detail::with_step(w.step, [&](auto step) { mean_row_regular<T, step.value>(plane, in, w, z, y, out.size[2], scale, to); });
             continue;
           }
           for (int64_t x = 0; x < out.size[2]; ++x) {
@@ -117,7 +130,7 @@ template <class T> void mean_planes(const Image& in, const Image& out, const Win
                 sum += sum_run(row + w.start[2][x], w.end[2][x] - w.start[2][x]);
               }
             }
-            to[x] = sum * static_cast<T>(w.scale(z, y, x));
+            to[x] = sum * scale[x];
           }
         }
       }
@@ -168,27 +181,33 @@ template <class S> ngResult run_forward(const Image& in, const Image& out, const
 // ---- backward ----
 
 template <class T> void spread_planes(const Image& grad, const Image& out, const Windows& w) {
-  const int64_t plane = out.plane();
-  parallel_for(out.batch * out.channels, 1.0 * plane + 4.0 * grad.plane(), [&](int64_t begin, int64_t end) {
+  const int64_t plane = out.plane(), width = out.size[2];
+  const std::vector<T> scales = plane_scales<T>(w, grad);
+  const bool whole = grad.plane() == 1 && w.step == 0;
+  parallel_for(out.batch * out.channels, 0.5 * plane + 3.0 * grad.plane(), [&](int64_t begin, int64_t end) {
+    T* line = scratch<T>(kScratchRow, width);
     for (int64_t i = begin; i < end; ++i) {
       const int64_t n = i / out.channels, c = i % out.channels;
       T* to = out.as<T>() + n * out.batch_stride + c * out.channel_stride;
       const T* from = grad.as<T>() + n * grad.batch_stride + c * grad.channel_stride;
-      if (grad.plane() == 1 && w.end[0][0] - w.start[0][0] == out.size[0] && w.end[1][0] - w.start[1][0] == out.size[1] &&
-          w.end[2][0] - w.start[2][0] == out.size[2]) {
-        std::fill_n(to, plane, *from * static_cast<T>(w.scale(0, 0, 0)));
+      if (whole) {
+        std::fill_n(to, plane, *from * scales[0]);
         continue;
       }
       std::fill_n(to, plane, T(0));
+      const T* scale = scales.data();
       for (int64_t z = 0; z < grad.size[0]; ++z) {
-        for (int64_t y = 0; y < grad.size[1]; ++y) {
+        for (int64_t y = 0; y < grad.size[1]; ++y, from += grad.size[2], scale += grad.size[2]) {
+          // What a row of gradients gives to one row of the plane, then to each row of the windows.
+          std::fill_n(line, width, T(0));
           for (int64_t x = 0; x < grad.size[2]; ++x) {
-            const T value = *from++ * static_cast<T>(w.scale(z, y, x));
-            for (int64_t iz = w.start[0][z]; iz < w.end[0][z]; ++iz) {
-              for (int64_t iy = w.start[1][y]; iy < w.end[1][y]; ++iy) {
-                T* row = to + (iz * out.size[1] + iy) * out.size[2];
-                for (int64_t ix = w.start[2][x]; ix < w.end[2][x]; ++ix) row[ix] += value;
-              }
+            const T value = from[x] * scale[x];
+            for (int64_t ix = w.start[2][x]; ix < w.end[2][x]; ++ix) line[ix] += value;
+          }
+          for (int64_t iz = w.start[0][z]; iz < w.end[0][z]; ++iz) {
+            for (int64_t iy = w.start[1][y]; iy < w.end[1][y]; ++iy) {
+              T* row = to + (iz * out.size[1] + iy) * width;
+              for (int64_t ix = 0; ix < width; ++ix) row[ix] += line[ix];
             }
           }
         }

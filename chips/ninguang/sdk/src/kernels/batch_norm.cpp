@@ -78,13 +78,13 @@ template <class S> void channel_statistics(const Image& x, Walk walk, double* me
     parallel_for(x.channels, 0.15 * n + 30, [&](int64_t begin, int64_t end) {
       for (int64_t c = begin; c < end; ++c) {
         const S* base = x.as<S>() + c * x.channel_stride;
-        double shift = 0, sum = 0, squares = 0;
         const int64_t sample = std::min<int64_t>(plane, 1024);
-        add_moments<S>(base, sample, T(0), shift, squares);
-        shift = static_cast<double>(static_cast<T>(shift / sample));
-        squares = 0;
-        for (int64_t i = 0; i < x.batch; ++i) add_moments<S>(base + i * x.batch_stride, plane, static_cast<T>(shift), sum, squares);
-        finish(c, shift, sum, squares);
+        Moments<S> first(T(0));
+        first.add(base, sample);
+        const T shift = static_cast<T>(first.sum() / sample);
+        Moments<S> all(shift);
+        for (int64_t i = 0; i < x.batch; ++i) all.add(base + i * x.batch_stride, plane);
+        finish(c, shift, all.sum(), all.squares());
       }
     });
     return;
@@ -107,17 +107,18 @@ template <class S> void channel_statistics(const Image& x, Walk walk, double* me
   for (int64_t c = 0; c < x.channels; ++c) finish(c, shift[c], sums.first[c], sums.second[c]);
 }
 
-template <class S> void apply_affine(const Image& x, const Image& out, Walk walk, const Compute<S>* scale, const Compute<S>* shift) {
+// by_channel: channel after channel, as the statistics were read just before, so that planes are still in the cache;
+// else in the order of memory.
+template <class S> void apply_affine(const Image& x, const Image& out, Walk walk, bool by_channel, const Compute<S>* scale,
+                                     const Compute<S>* shift) {
   using T = Compute<S>;
   const int64_t plane = x.plane(), channels = x.channels;
   if (walk == Walk::kPlanes) {
-    // Channel by channel, as the statistics were read, so that the planes are still in the cache.
-    parallel_for(channels, 0.2 * plane * x.batch + 10, [&](int64_t begin, int64_t end) {
-      for (int64_t c = begin; c < end; ++c) {
-        for (int64_t n = 0; n < x.batch; ++n) {
-          scale_shift<S>(x.as<S>() + n * x.batch_stride + c * x.channel_stride,
-                         out.as<S>() + n * out.batch_stride + c * out.channel_stride, plane, scale[c], shift[c]);
-        }
+    parallel_for(channels * x.batch, 0.2 * plane + 5, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t n = by_channel ? i % x.batch : i / channels, c = by_channel ? i / x.batch : i % channels;
+        scale_shift<S>(x.as<S>() + n * x.batch_stride + c * x.channel_stride,
+                       out.as<S>() + n * out.batch_stride + c * out.channel_stride, plane, scale[c], shift[c]);
       }
     });
     return;
@@ -209,7 +210,7 @@ template <class S> ngResult run_forward(const Args& args, Image input, const Ima
     scale[c] = static_cast<T>(invstd[c] * weight[c]);
     shift[c] = static_cast<T>(bias[c] - mean[c] * (invstd[c] * weight[c]));
   }
-  apply_affine<S>(input, out, walk, scale, shift);
+  apply_affine<S>(input, out, walk, training, scale, shift);
   if (!direct) result.finish();
   return NG_SUCCESS;
 }
@@ -272,10 +273,12 @@ template <class S> ChannelSums backward_sums(const Image& grad, const Image& x, 
   ChannelSums sums(channels);
   parallel_for(channels, 0.2 * plane * x.batch + 20, [&](int64_t begin, int64_t end) {
     for (int64_t c = begin; c < end; ++c) {
+      Products<S> products(mean[c]);
       for (int64_t n = 0; n < x.batch; ++n) {
-        add_products<S>(grad.as<S>() + n * grad.batch_stride + c * grad.channel_stride,
-                        x.as<S>() + n * x.batch_stride + c * x.channel_stride, plane, mean[c], sums.first[c], sums.second[c]);
+        products.add(grad.as<S>() + n * grad.batch_stride + c * grad.channel_stride,
+                     x.as<S>() + n * x.batch_stride + c * x.channel_stride, plane);
       }
+      sums.first[c] = products.sum(), sums.second[c] = products.products();
     }
   });
   return sums;
@@ -322,7 +325,7 @@ template <class S> ngResult run_backward(const Args& args, Image grad, Image x, 
   if (training) {
     apply_backward<S>(grad, x, out, walk, f);
   } else {
-    apply_affine<S>(grad, out, walk, f.a, f.c);
+    apply_affine<S>(grad, out, walk, wants_sums, f.a, f.c);
   }
   if (!direct) result.finish();
   return NG_SUCCESS;

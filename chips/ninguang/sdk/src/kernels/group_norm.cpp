@@ -43,14 +43,14 @@ template <class S> ngResult forward(const Args& args) {
     for (int64_t i = begin; i < end; ++i) {
       const S* x = in + i * size;
       S* y = out + i * size;
-      double sum = 0, squares = 0;
-      add_moments<S>(x, size, T(0), sum, squares);
-      const double mean = static_cast<double>(static_cast<T>(sum / size));
-      sum = squares = 0;
-      add_moments<S>(x, size, static_cast<T>(mean), sum, squares);
-      const double offset = sum / size;
-      means[i] = mean + offset;
-      rstds[i] = 1.0 / std::sqrt(squares / size - offset * offset + eps);
+      Moments<S> plain(T(0));
+      plain.add(x, size);
+      const T mean = static_cast<T>(plain.sum() / size);
+      Moments<S> centred(mean);
+      centred.add(x, size);
+      const double offset = centred.sum() / size;
+      means[i] = static_cast<double>(mean) + offset;
+      rstds[i] = 1.0 / std::sqrt(centred.squares() / size - offset * offset + eps);
       for (int64_t k = 0; k < s.group_channels(); ++k) {
         const int64_t c = i % s.groups * s.group_channels() + k;
         const double scale = rstds[i] * weight[c];
@@ -79,7 +79,9 @@ template <class S> ngResult backward(const Args& args) {
       double first = 0, second = 0;
       for (int64_t k = 0; k < per_group; ++k) {
         const int64_t at = i * per_group + k;  // = image * channels + channel
-        add_products<S>(g + k * s.plane, x + k * s.plane, s.plane, mean, sums[at], products[at]);
+        Products<S> both(mean);
+        both.add(g + k * s.plane, x + k * s.plane, s.plane);
+        sums[at] = both.sum(), products[at] = both.products();
         first += weight[at % s.channels] * sums[at];
         second += weight[at % s.channels] * products[at];
       }

@@ -56,16 +56,16 @@ template <class S, bool kCentre> ngResult forward(const Args& args) {
     for (int64_t r = begin; r < end; ++r) {
       const S* x = in + r * columns;
       S* y = out + r * columns;
-      double sum = 0, squares = 0;
       T mean = 0;
       if (kCentre) {
-        add_moments<S>(x, columns, T(0), sum, squares);
-        mean = static_cast<T>(sum / columns);
-        sum = squares = 0;
+        Moments<S> plain(T(0));
+        plain.add(x, columns);
+        mean = static_cast<T>(plain.sum() / columns);
       }
-      add_moments<S>(x, columns, mean, sum, squares);
-      const double offset = kCentre ? sum / columns : 0.0;
-      const double rstd = 1.0 / std::sqrt(squares / columns - offset * offset + eps);
+      Moments<S> centred(mean);
+      centred.add(x, columns);
+      const double offset = kCentre ? centred.sum() / columns : 0.0;
+      const double rstd = 1.0 / std::sqrt(centred.squares() / columns - offset * offset + eps);
       means.set(r, mean);
       rstds.set(r, rstd);
       const T scale = static_cast<T>(rstd);

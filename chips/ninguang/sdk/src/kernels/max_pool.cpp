@@ -33,16 +33,37 @@ template <class T> constexpr T lowest() {
   return std::numeric_limits<T>::has_infinity ? -std::numeric_limits<T>::infinity() : std::numeric_limits<T>::lowest();
 }
 
-// The running maximum of a vector of outputs. index -1: nothing seen.
-template <class T> struct Best {
-  Vector<T> value = broadcast(lowest<T>());
-  IndexVector<T> index = IndexVector<T>{} - 1;
-
-  void offer(Vector<T> v, IndexVector<T> position, IndexVector<T> valid) {
-    const IndexVector<T> better = valid & ((v > value) | (v != v) | (index < 0));
-    value = better ? v : value;
-    index = better ? position : index;
+// The running maximum of a vector of outputs and its place.
+template <class T> class Best {
+ public:
+  // Lanes [first, last) are candidates.
+  void offer(Vector<T> v, IndexVector<T> position, int64_t first, int64_t last) {
+#if defined(__AVX512F__)
+    if constexpr (std::is_same_v<T, float>) {
+      const __mmask16 valid = static_cast<__mmask16>((1u << last) - (1u << first));
+      const __m512 candidate = (__m512)v;
+      const __mmask16 greater = _mm512_cmp_ps_mask(candidate, (__m512)value_, _CMP_GT_OQ);
+      const __mmask16 nan = _mm512_cmp_ps_mask(candidate, candidate, _CMP_UNORD_Q);
+      const __mmask16 better = valid & (greater | nan | static_cast<__mmask16>(~seen_));
+      value_ = (Vector<T>)_mm512_mask_mov_ps((__m512)value_, better, candidate);
+      index_ = (IndexVector<T>)_mm512_mask_mov_epi32((__m512i)index_, better, (__m512i)position);
+      seen_ |= valid;
+      return;
+    }
+#endif
+    const IndexVector<T> lane = LaneNumbers<T>::get();
+    const IndexVector<T> valid = (lane >= static_cast<IndexLane<T>>(first)) & (lane < static_cast<IndexLane<T>>(last));
+    const IndexVector<T> better = valid & ((v > value_) | (v != v) | (index_ < 0));
+    value_ = better ? v : value_;
+    index_ = better ? position : index_;
   }
+  Vector<T> value() const { return value_; }
+  IndexVector<T> index() const { return index_; }
+
+ private:
+  Vector<T> value_ = broadcast(lowest<T>());
+  IndexVector<T> index_ = IndexVector<T>{} - 1;  // -1: nothing seen
+  uint16_t seen_ = 0;
 };
 
 template <class T> void write_indices(int64_t* out, int64_t stride, IndexVector<T> index, int64_t count) {
@@ -55,12 +76,12 @@ template <class T> void write_indices(int64_t* out, int64_t stride, IndexVector<
   }
 }
 
-// One output row: lanes are neighbouring outputs.
-template <class T>
+// One output row: lanes are neighbouring outputs. kStep: the stride along it, or 0.
+template <class T, int kStep>
 void pool_row(const T* plane, const Image& in, const MaxPool& pool, int64_t oz, int64_t oy, int64_t width, T* out,
               int64_t* indices, int64_t index_stride) {
-  const int64_t step = pool.stride[2], row_width = in.size[2];
-  const IndexVector<T> lane = LaneNumbers<T>::get();
+  const int64_t row_width = in.size[2], step = kStep ? kStep : pool.stride[2];
+  const IndexVector<T> lane = LaneNumbers<T>::get() * static_cast<IndexLane<T>>(step);
   for (int64_t ox = 0; ox < width; ox += kLanes<T>) {
     const int64_t count = std::min<int64_t>(kLanes<T>, width - ox);
     Best<T> best;
@@ -77,14 +98,13 @@ void pool_row(const T* plane, const Image& in, const MaxPool& pool, int64_t oz, 
           const int64_t last = x >= row_width ? 0 : std::min(count, (row_width - x + step - 1) / step);
           if (first >= last) continue;
           const uint32_t mask = ((1u << (last - first)) - 1u) << first;
-          const Vector<T> v = detail::masked_load<T>(Vector<T>{}, mask, plane + row + x, step);
-          const IndexVector<T> valid = (lane >= static_cast<IndexLane<T>>(first)) & (lane < static_cast<IndexLane<T>>(last));
-          best.offer(v, lane * static_cast<IndexLane<T>>(step) + static_cast<IndexLane<T>>(row + x), valid);
+          const Vector<T> v = detail::masked_load<kStep, T>(Vector<T>{}, mask, plane + row + x, step);
+          best.offer(v, lane + static_cast<IndexLane<T>>(row + x), first, last);
         }
       }
     }
-    store_some(out + ox, best.value, count);
-    if (indices) write_indices<T>(indices + ox * index_stride, index_stride, best.index, count);
+    store_some(out + ox, best.value(), count);
+    if (indices) write_indices<T>(indices + ox * index_stride, index_stride, best.index(), count);
   }
 }
 
@@ -100,7 +120,9 @@ template <class T> void pool_planes(const Image& in, const Image& out, const Ima
           int64_t* places = indices.data ? indices.as<int64_t>() + n * indices.batch_stride + c * indices.channel_stride +
                                                z * indices.stride[0] + y * indices.stride[1]
                                          : nullptr;
-          pool_row(plane, in, pool, z, y, out.size[2], row, places, indices.stride[2]);
+          detail::with_step(pool.stride[2], [&](auto step) {
+            pool_row<T, step.value>(plane, in, pool, z, y, out.size[2], row, places, indices.stride[2]);
+          });
         }
       }
     }
@@ -131,15 +153,15 @@ template <class S> void pool_pixels(const Image& in, const Image& out, const Ima
               if (x < 0 || x >= in.size[2]) continue;
               const int64_t position = (z * in.size[1] + y) * in.size[2] + x;
               const IndexVector<T> positions = IndexVector<T>{} + static_cast<IndexLane<T>>(position);
-              best.offer(load_some(image + position * row + c, count), positions, IndexVector<T>{} - 1);
+              best.offer(load_some(image + position * row + c, count), positions, 0, kLanes<T>);
             }
           }
         }
-        store_some(out.as<S>() + n * out.batch_stride + p * out.row_stride() + c, best.value, count);
+        store_some(out.as<S>() + n * out.batch_stride + p * out.row_stride() + c, best.value(), count);
         if (!indices.data) continue;
         int64_t* places = indices.as<int64_t>() + n * indices.batch_stride + at[0] * indices.stride[0] +
                           at[1] * indices.stride[1] + at[2] * indices.stride[2] + c * indices.channel_stride;
-        write_indices<T>(places, indices.channel_stride, best.index, count);
+        write_indices<T>(places, indices.channel_stride, best.index(), count);
       }
     }
   });

@@ -241,66 +241,114 @@ inline Vector<float> exp(Vector<float> x) {
 
 // ---- dense runs ----
 
-// sum += x - shift, squares += (x - shift)²
-template <class S>
-inline void add_moments(const S* x, int64_t n, Compute<S> shift, double& sum, double& squares) {
+// Sums over many runs of x - shift and its square. The partial sums are computing type, a few thousand terms each.
+template <class S> class Moments {
   using T = Compute<S>;
-  constexpr int64_t kFlush = 4096;  // keeps the float partial sums exact enough
-  constexpr int kLane = kLanes<T>;
-  const Vector<T> origin = broadcast(shift);
-  for (int64_t begin = 0; begin < n; begin += kFlush) {
-    const int64_t end = std::min(n, begin + kFlush);
-    Vector<T> s[4] = {}, q[4] = {};
-    int64_t i = begin;
-    for (; i + 4 * kLane <= end; i += 4 * kLane) {
-#pragma GCC unroll 4
-      for (int u = 0; u < 4; ++u) {
-        const Vector<T> d = load_as(x + i + u * kLane) - origin;
-        s[u] += d;
-        q[u] += d * d;
-      }
-    }
-    for (; i < end; i += kLane) {
-      const int64_t count = std::min<int64_t>(kLane, end - i);
-      Vector<T> d = load_some(x + i, count) - origin;
-      if (count < kLane) d = fill_rest(d, count, T(0));
-      s[0] += d;
-      q[0] += d * d;
-    }
-    sum += static_cast<double>(horizontal_sum<T>((s[0] + s[1]) + (s[2] + s[3])));
-    squares += static_cast<double>(horizontal_sum<T>((q[0] + q[1]) + (q[2] + q[3])));
-  }
-}
 
-// sum += x, products += x * (y - shift)
-template <class S>
-inline void add_products(const S* x, const S* y, int64_t n, Compute<S> shift, double& sum, double& products) {
-  using T = Compute<S>;
-  constexpr int64_t kFlush = 4096;
-  constexpr int kLane = kLanes<T>;
-  const Vector<T> origin = broadcast(shift);
-  for (int64_t begin = 0; begin < n; begin += kFlush) {
-    const int64_t end = std::min(n, begin + kFlush);
-    Vector<T> s[2] = {}, q[2] = {};
-    int64_t i = begin;
-    for (; i + 2 * kLane <= end; i += 2 * kLane) {
-#pragma GCC unroll 2
-      for (int u = 0; u < 2; ++u) {
-        const Vector<T> v = load_as(x + i + u * kLane);
-        s[u] += v;
-        q[u] += v * (load_as(y + i + u * kLane) - origin);
+ public:
+  explicit Moments(T shift) : shift_(shift) {}
+
+  void add(const S* x, int64_t n) {
+    constexpr int kLane = kLanes<T>;
+    const Vector<T> origin = broadcast(shift_);
+    for (int64_t i = 0; i < n;) {
+      if (terms_ >= kMostTerms) flush();
+      const int64_t begin = i, end = std::min(n, i + kMostTerms);
+      for (; i + 4 * kLane <= end; i += 4 * kLane) {
+#pragma GCC unroll 4
+        for (int u = 0; u < 4; ++u) {
+          const Vector<T> d = load_as(x + i + u * kLane) - origin;
+          sum_[u] += d;
+          squares_[u] += d * d;
+        }
       }
+      for (; i < end; i += kLane) {
+        const int64_t count = std::min<int64_t>(kLane, end - i);
+        Vector<T> d = load_some(x + i, count) - origin;
+        if (count < kLane) d = fill_rest(d, count, T(0));
+        sum_[0] += d;
+        squares_[0] += d * d;
+      }
+      i = end;
+      terms_ += end - begin;
     }
-    for (; i < end; i += kLane) {
-      const int64_t count = std::min<int64_t>(kLane, end - i);
-      const Vector<T> v = load_some(x + i, count);
-      s[0] += v;
-      q[0] += fill_rest<T>(v * (load_some(y + i, count) - origin), count, T(0));
-    }
-    sum += static_cast<double>(horizontal_sum<T>(s[0] + s[1]));
-    products += static_cast<double>(horizontal_sum<T>(q[0] + q[1]));
   }
-}
+  double sum() {
+    flush();
+    return total_;
+  }
+  double squares() {
+    flush();
+    return total_squares_;
+  }
+
+ private:
+  static constexpr int64_t kMostTerms = 4096;
+  void flush() {
+    total_ += static_cast<double>(horizontal_sum<T>((sum_[0] + sum_[1]) + (sum_[2] + sum_[3])));
+    total_squares_ += static_cast<double>(horizontal_sum<T>((squares_[0] + squares_[1]) + (squares_[2] + squares_[3])));
+    for (int u = 0; u < 4; ++u) sum_[u] = squares_[u] = Vector<T>{};
+    terms_ = 0;
+  }
+  const T shift_;
+  Vector<T> sum_[4] = {}, squares_[4] = {};
+  int64_t terms_ = 0;
+  double total_ = 0, total_squares_ = 0;
+};
+
+// The same for x and x * (y - shift).
+template <class S> class Products {
+  using T = Compute<S>;
+
+ public:
+  explicit Products(T shift) : shift_(shift) {}
+
+  void add(const S* x, const S* y, int64_t n) {
+    constexpr int kLane = kLanes<T>;
+    const Vector<T> origin = broadcast(shift_);
+    for (int64_t i = 0; i < n;) {
+      if (terms_ >= kMostTerms) flush();
+      const int64_t begin = i, end = std::min(n, i + kMostTerms);
+      for (; i + 2 * kLane <= end; i += 2 * kLane) {
+#pragma GCC unroll 2
+        for (int u = 0; u < 2; ++u) {
+          const Vector<T> v = load_as(x + i + u * kLane);
+          sum_[u] += v;
+          products_[u] += v * (load_as(y + i + u * kLane) - origin);
+        }
+      }
+      for (; i < end; i += kLane) {
+        const int64_t count = std::min<int64_t>(kLane, end - i);
+        const Vector<T> v = load_some(x + i, count);
+        sum_[0] += v;
+        products_[0] += fill_rest<T>(v * (load_some(y + i, count) - origin), count, T(0));
+      }
+      i = end;
+      terms_ += end - begin;
+    }
+  }
+  double sum() {
+    flush();
+    return total_;
+  }
+  double products() {
+    flush();
+    return total_products_;
+  }
+
+ private:
+  static constexpr int64_t kMostTerms = 4096;
+  void flush() {
+    total_ += static_cast<double>(horizontal_sum<T>(sum_[0] + sum_[1]));
+    total_products_ += static_cast<double>(horizontal_sum<T>(products_[0] + products_[1]));
+    for (int u = 0; u < 2; ++u) sum_[u] = products_[u] = Vector<T>{};
+    terms_ = 0;
+  }
+  const T shift_;
+  Vector<T> sum_[2] = {}, products_[2] = {};
+  int64_t terms_ = 0;
+  double total_ = 0, total_products_ = 0;
+};
 
 // out = x * scale + shift
 template <class S> inline void scale_shift(const S* x, S* out, int64_t n, Compute<S> scale, Compute<S> shift) {
