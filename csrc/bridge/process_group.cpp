@@ -80,7 +80,7 @@ StagedBackend::StagedBackend(const c10::intrusive_ptr<c10d::Store>& store, int r
     : Backend(rank, size),
       make_host_(std::move(make_host)),
       host_(make_host_(store, rank, size, timeout)),
-      options_(c10::make_intrusive<Options>("flagos", timeout)),
+      options_(c10::make_intrusive<StagedOptions>(timeout)),
       health_(std::make_shared<std::atomic<c10d::ErrorType>>(c10d::ErrorType::SUCCESS)) {
   init();
 }
@@ -96,7 +96,10 @@ c10::intrusive_ptr<c10d::Backend> StagedBackend::split(const c10::intrusive_ptr<
   if (own == ranks.end()) return nullptr;
   auto part = c10::make_intrusive<StagedBackend>(store, static_cast<int>(own - ranks.begin()), static_cast<int>(ranks.size()),
                                                  options ? options->timeout : options_->timeout, make_host_);
-  if (options) part->options_->group_name = options->group_name;
+  if (options) {
+    part->options_->group_name = options->group_name;
+    part->options_->global_ranks_in_group = options->global_ranks_in_group;
+  }
   return part;
 }
 

@@ -18,11 +18,17 @@ class StagedBackend final : public c10d::Backend {
   using HostFactory = std::function<c10::intrusive_ptr<c10d::Backend>(const c10::intrusive_ptr<c10d::Store>&, int rank, int size,
                                                                       std::chrono::milliseconds timeout)>;
 
+  // A type of its own, for torch.distributed.split_group copies the options of the group it splits.
+  struct StagedOptions final : Options {
+    explicit StagedOptions(std::chrono::milliseconds timeout) : Options("flagos", timeout) {}
+  };
+
   StagedBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, std::chrono::milliseconds timeout,
                 HostFactory make_host);
 
   const std::string getBackendName() const override { return "flagos"; }
   c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
+  const c10::intrusive_ptr<StagedOptions>& options() const { return options_; }
   void setTimeout(std::chrono::milliseconds timeout) override;
   void setSequenceNumberForGroup() override { host_->setSequenceNumberForGroup(); }
   uint64_t getSequenceNumberForGroup() override { return host_->getSequenceNumberForGroup(); }
@@ -68,7 +74,7 @@ class StagedBackend final : public c10d::Backend {
 
   HostFactory make_host_;
   c10::intrusive_ptr<c10d::Backend> host_;
-  c10::intrusive_ptr<Options> options_;
+  c10::intrusive_ptr<StagedOptions> options_;
   GroupHealth health_;
 };
 

@@ -70,7 +70,7 @@ at::Tensor pack(const Reduction& reduction, const at::Tensor& tensor) {
   if (reduction.wanted.op_ != ReduceOp::PREMUL_SUM) return host;
   const auto* factor = static_cast<const c10d::PreMulSumSupplement*>(reduction.wanted.supplement_.get());
   TORCH_CHECK(factor != nullptr, "PREMUL_SUM without its factor");
-  return factor->tensor_factor.defined() ? host.mul_(download(factor->tensor_factor).view({})) : host.mul_(factor->double_factor);
+  return factor->tensor_factor.defined() ? host.mul_(download(factor->tensor_factor).view(at::IntArrayRef{})) : host.mul_(factor->double_factor);
 }
 
 void finish_reduction(const Reduction& reduction, at::Tensor wire, int group_size) {

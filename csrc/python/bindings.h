@@ -4,4 +4,5 @@
 
 namespace fl::python {
 void bind_routing(py::module& m);
+void bind_distributed(py::module& m);
 }

@@ -243,4 +243,5 @@ PYBIND11_MODULE(_C, m) {
   python::bind_streams(m);
   python::bind_memory(m);
   python::bind_routing(m);
+  python::bind_distributed(m);
 }
