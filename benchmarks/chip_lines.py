@@ -1,6 +1,6 @@
 """How much a vendor writes: the lines of each chip's adapter and profile.
 
-    python benchmarks/chip_lines.py
+python benchmarks/chip_lines.py
 """
 
 from __future__ import annotations
@@ -21,11 +21,16 @@ def code_lines(text: str) -> int:
 def main() -> int:
     print(f"{'chip':16}{'adapter lines':>15}{'without comments':>18}{'profile lines':>15}")
     for profile in sorted(CHIPS.glob("*/profile.json")):
-        sources = [path for path in sorted((profile.parent / "adapter").rglob("*"))
-                   if path.suffix in (".c", ".cpp", ".h", ".hpp") and "tests" not in path.parts]
+        sources = [
+            path
+            for path in sorted((profile.parent / "adapter").rglob("*"))
+            if path.suffix in (".c", ".cpp", ".h", ".hpp") and "tests" not in path.parts
+        ]
         texts = [path.read_text(encoding="utf-8") for path in sources]
-        print(f"{profile.parent.name:16}{sum(len(text.splitlines()) for text in texts):>15}"
-              f"{sum(map(code_lines, texts)):>18}{len(profile.read_text(encoding='utf-8').splitlines()):>15}")
+        print(
+            f"{profile.parent.name:16}{sum(len(text.splitlines()) for text in texts):>15}"
+            f"{sum(map(code_lines, texts)):>18}{len(profile.read_text(encoding='utf-8').splitlines()):>15}"
+        )
     return 0
 
 

@@ -1,6 +1,6 @@
 """How much longer `import torch` takes with the plugin installed: autoload on and off, in turn, in fresh processes.
 
-    python benchmarks/import_time.py [--repeats 7]
+python benchmarks/import_time.py [--repeats 7]
 """
 
 from __future__ import annotations
@@ -31,8 +31,10 @@ def main() -> int:
             if repeat:  # the first reads the files into memory
                 times[autoload].append(seconds)
     without, with_plugin = statistics.median(times[False]), statistics.median(times[True])
-    print(f"import torch: {without * 1e3:.0f} ms without, {with_plugin * 1e3:.0f} ms with the plugin: "
-          f"{(with_plugin - without) * 1e3:+.0f} ms (medians of {repeats})")
+    print(
+        f"import torch: {without * 1e3:.0f} ms without, {with_plugin * 1e3:.0f} ms with the plugin: "
+        f"{(with_plugin - without) * 1e3:+.0f} ms (medians of {repeats})"
+    )
     return 0
 
 

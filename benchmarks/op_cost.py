@@ -66,8 +66,15 @@ def measure(name: str, elements: int, device: torch.device, arguments: argparse.
     cpu = statistics.median(done for _, done in times["cpu"])
     done = statistics.median(done for _, done in times[device])
     submit = statistics.median(submit for submit, _ in times[device])
-    return {"op": name, "elements": elements, "cpu_us": cpu, "submit_us": submit, "done_us": done, "ratio": done / cpu,
-            "submit_ratio": submit / cpu}
+    return {
+        "op": name,
+        "elements": elements,
+        "cpu_us": cpu,
+        "submit_us": submit,
+        "done_us": done,
+        "ratio": done / cpu,
+        "submit_ratio": submit / cpu,
+    }
 
 
 def main() -> int:
@@ -88,8 +95,10 @@ def main() -> int:
         return 0
     print(f"{'op':8}{'elements':>9}{'CPU us':>9}{'submit us':>11}{'done us':>9}{'ratio':>8}{'submit ratio':>14}")
     for row in rows:
-        print(f"{row['op']:8}{row['elements']:>9}{row['cpu_us']:>9.2f}{row['submit_us']:>11.2f}{row['done_us']:>9.2f}"
-              f"{row['ratio']:>8.2f}{row['submit_ratio']:>14.2f}")
+        print(
+            f"{row['op']:8}{row['elements']:>9}{row['cpu_us']:>9.2f}{row['submit_us']:>11.2f}{row['done_us']:>9.2f}"
+            f"{row['ratio']:>8.2f}{row['submit_ratio']:>14.2f}"
+        )
     print(f"largest ratio: {max(row['ratio'] for row in rows):.2f}")
     return 0
 

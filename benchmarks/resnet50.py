@@ -18,8 +18,7 @@ import sys
 import time
 from collections.abc import Callable
 
-LARGE = {"MALLOC_MMAP_THRESHOLD_": "4294967296", "MALLOC_TRIM_THRESHOLD_": "4294967296",
-         "MALLOC_TOP_PAD_": "268435456"}
+LARGE = {"MALLOC_MMAP_THRESHOLD_": "4294967296", "MALLOC_TRIM_THRESHOLD_": "4294967296", "MALLOC_TOP_PAD_": "268435456"}
 BASELINES = {"default allocator": {}, "large malloc thresholds": LARGE}
 
 
@@ -102,8 +101,9 @@ def main() -> int:
     for name, variables in BASELINES.items():
         environment = {k: v for k, v in os.environ.items() if k not in LARGE}
         environment |= dict.fromkeys(("OMP_NUM_THREADS", "NINGUANG_THREADS"), str(arguments.threads)) | variables
-        answer = subprocess.run([sys.executable, __file__, "--child", *sys.argv[1:]], env=environment,
-                                stdout=subprocess.PIPE, text=True)
+        answer = subprocess.run(
+            [sys.executable, __file__, "--child", *sys.argv[1:]], env=environment, stdout=subprocess.PIPE, text=True
+        )
         if answer.returncode != 0:
             return answer.returncode
         results[name] = json.loads(answer.stdout)

@@ -1,7 +1,7 @@
 """Writes docs/ops.md, what a kernel of each UniOp receives and must do, from uniops/uniops.yaml.
 
-    python -m codegen.gen_docs --write
-    python -m codegen.gen_docs --check     exit 1 if the page is stale
+python -m codegen.gen_docs --write
+python -m codegen.gen_docs --check     exit 1 if the page is stale
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ name; a chip that lacks one is not worse off than slower, since the next tier ta
   float32.
 - Outputs are allocated, operands have at least one element, and shapes have been checked. The host's further promises
   stand before each category.
-- *Stands on it* lists the ATen overloads that PyTorch programs reach the UniOp by; their variants (functional, in-place,
-  `out=`) are included.
+- *Stands on it* lists the ATen overloads that PyTorch programs reach the UniOp by; their variants (functional,
+  in-place, `out=`) are included.
 - ids are permanent.
 """
 
 # What the host promises the kernels of a category, beyond the header of the page.
 PROMISES = {
     "unary": "Elementwise: all operands have the output's sizes (stride 0 where broadcast); dimensions are coalesced "
-             "and ordered with the fastest last; an input may be `FL_TENSOR_IMMEDIATE`. The output may be the same "
-             "place as an input, never a partial overlap. All inputs have the computing type.",
+    "and ordered with the fastest last; an input may be `FL_TENSOR_IMMEDIATE`. The output may be the same "
+    "place as an input, never a partial overlap. All inputs have the computing type.",
     "binary": "Elementwise, as unary.",
     "ternary": "Elementwise, as unary.",
     "reduction": "Input and outputs have the same ndim; a reduced dimension has size 1 and stride 0 in the outputs.",
@@ -49,9 +49,9 @@ PROMISES = {
     "matmul": "Any strides.",
     "pooling": "Input `[N, C, *spatial]`, any strides.",
     "indexing": "Indices are int64 (int32 where PyTorch allows). An index outside its tensor is "
-                "`FL_STATUS_OUT_OF_RANGE`, at the latest at the next synchronization.",
+    "`FL_STATUS_OUT_OF_RANGE`, at the latest at the next synchronization.",
     "random": "Philox4x32-10, so that one seed gives the same numbers on every chip: key = seed, counter = "
-              "(offset + i / 4, 0); element i takes word i % 4; i runs row-major over the output's logical order.",
+    "(offset + i / 4, 0); element i takes word i % 4; i runs row-major over the output's logical order.",
     "optimizer": "Multi-tensor: each starred group has the same number of tensors, dense, updated in place.",
 }
 
@@ -64,15 +64,25 @@ def render(ops: list[UniOp]) -> str:
         parts.append(f"\n## {category.capitalize()}\n")
         if category in PROMISES:
             parts.append(f"\n{PROMISES[category]}\n")
-        parts.append("\n| id | UniOp | inputs | outputs | attributes | out | stands on it | notes |\n"
-                     "|---|---|---|---|---|---|---|---|\n")
+        parts.append(
+            "\n| id | UniOp | inputs | outputs | attributes | out | stands on it | notes |\n"
+            "|---|---|---|---|---|---|---|---|\n"
+        )
         parts += [_row(op) for op in listed]
     return "".join(parts)
 
 
 def _row(op: UniOp) -> str:
-    cells = (str(op.id), f"`{op.name}`", ", ".join(op.inputs), ", ".join(op.outputs), ", ".join(op.attrs), op.out or "",
-             " ".join(f"`{name}`" for name in op.overloads), op.note)
+    cells = (
+        str(op.id),
+        f"`{op.name}`",
+        ", ".join(op.inputs),
+        ", ".join(op.outputs),
+        ", ".join(op.attrs),
+        op.out or "",
+        " ".join(f"`{name}`" for name in op.overloads),
+        op.note,
+    )
     return "| " + " | ".join(cell.replace("|", "\\|").replace("*", "\\*") or "–" for cell in cells) + " |\n"
 
 

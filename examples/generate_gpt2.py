@@ -36,8 +36,9 @@ def main() -> int:
     except RuntimeError as error:
         sys.exit(f"--device {arguments.device}: {error}")
     torch.manual_seed(arguments.seed)
-    config = GPT2Config(vocab_size=256, n_positions=128, n_embd=64, n_layer=2, n_head=4, bos_token_id=0,
-                        eos_token_id=None)
+    config = GPT2Config(
+        vocab_size=256, n_positions=128, n_embd=64, n_layer=2, n_head=4, bos_token_id=0, eos_token_id=None
+    )
     model = GPT2LMHeadModel(config).eval()
     prompts = torch.randint(1, 256, (arguments.batch_size, 8))
     settings = {"max_new_tokens": arguments.tokens, "do_sample": False, "pad_token_id": 0}

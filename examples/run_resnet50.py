@@ -107,8 +107,9 @@ def infer(model: nn.Module, images: torch.Tensor, iterations: int, device: torch
     return logits.float().cpu(), len(images) * iterations / (time.perf_counter() - start)
 
 
-def train(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, steps: int,
-          device: torch.device) -> tuple[torch.Tensor, float]:
+def train(
+    model: nn.Module, images: torch.Tensor, labels: torch.Tensor, steps: int, device: torch.device
+) -> tuple[torch.Tensor, float]:
     """Return the loss of each step and the images per second of all steps but the first."""
     model.train()
     optimizer = torch.optim.SGD(model.parameters(), lr=2e-3, momentum=0.9, weight_decay=1e-4)
@@ -149,13 +150,17 @@ def main() -> int:
     labels = torch.randint(0, 1000, (arguments.batch_size,))
     dtype = getattr(torch, arguments.dtype)
     layout = torch.channels_last if arguments.channels_last else torch.contiguous_format
-    print(f"ResNet-50 ({source}, random weights), {arguments.dtype}, batch {arguments.batch_size}, {size}x{size}, "
-          f"{'training' if arguments.train else 'inference'} on {arguments.device} ({device})")
+    print(
+        f"ResNet-50 ({source}, random weights), {arguments.dtype}, batch {arguments.batch_size}, {size}x{size}, "
+        f"{'training' if arguments.train else 'inference'} on {arguments.device} ({device})"
+    )
 
     ours = copy.deepcopy(model).to(device=device, dtype=dtype, memory_format=layout)
     batch = images.to(device=device, dtype=dtype, memory_format=layout)
-    with torch_fl.routing.track() as routes, \
-            torch_fl.routing.no_cpu_fallback() if arguments.no_cpu_fallback else nullcontext():
+    with (
+        torch_fl.routing.track() as routes,
+        torch_fl.routing.no_cpu_fallback() if arguments.no_cpu_fallback else nullcontext(),
+    ):
         if arguments.train:
             losses, speed = train(ours, batch, labels.to(device), arguments.iterations, device)
         else:

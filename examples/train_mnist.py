@@ -34,9 +34,17 @@ def parse_arguments() -> argparse.Namespace:
 
 def make_model() -> nn.Module:
     return nn.Sequential(
-        nn.Conv2d(1, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(),
-        nn.Conv2d(16, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Linear(32 * 4 * 4, 64), nn.ReLU(), nn.Linear(64, 10),
+        nn.Conv2d(1, 16, 3, padding=1),
+        nn.BatchNorm2d(16),
+        nn.ReLU(),
+        nn.Conv2d(16, 32, 3, padding=1),
+        nn.BatchNorm2d(32),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(32 * 4 * 4, 64),
+        nn.ReLU(),
+        nn.Linear(64, 10),
     )
 
 
@@ -101,8 +109,10 @@ def main() -> int:
     difference = ((curve - expected).abs() / expected.abs().clamp(min=0.1)).max().item()
     right = difference <= TOLERANCE and learnt >= REQUIRED_ACCURACY
     print(f"test accuracy {learnt:.1%} on {device}, {cpu_learnt:.1%} on the CPU (required {REQUIRED_ACCURACY:.0%})")
-    print(f"check against CPU: loss curve differs by {difference:.1e} (allowed {TOLERANCE:g}): "
-          f"{'ok' if right else 'FAILED'}")
+    print(
+        f"check against CPU: loss curve differs by {difference:.1e} (allowed {TOLERANCE:g}): "
+        f"{'ok' if right else 'FAILED'}"
+    )
     print(routes)
     return 0 if right else 1
 

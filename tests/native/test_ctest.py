@@ -21,8 +21,9 @@ CTEST = shutil.which("ctest") or shutil.which("ctest", path=str(Path(sys.executa
 def _tests(folder: str) -> list[str]:
     if CTEST is None or not (ROOT / folder / "CTestTestfile.cmake").is_file():
         return []
-    answer = subprocess.run([CTEST, "--test-dir", ROOT / folder, "--show-only=json-v1"], capture_output=True, text=True,
-                            check=True)
+    answer = subprocess.run(
+        [CTEST, "--test-dir", ROOT / folder, "--show-only=json-v1"], capture_output=True, text=True, check=True
+    )
     return [test["name"] for test in json.loads(answer.stdout)["tests"]]
 
 
@@ -39,6 +40,7 @@ def _cases() -> list[object]:
 
 @pytest.mark.parametrize(("folder", "name"), _cases())
 def test_program(folder: str, name: str) -> None:
-    found = subprocess.run([CTEST, "--test-dir", ROOT / folder, "-R", f"^{name}$", "--output-on-failure"],
-                           capture_output=True, text=True)
+    found = subprocess.run(
+        [CTEST, "--test-dir", ROOT / folder, "-R", f"^{name}$", "--output-on-failure"], capture_output=True, text=True
+    )
     assert found.returncode == 0, found.stdout + found.stderr

@@ -29,7 +29,7 @@ class Context:
         device: where it runs.
         others: further devices of the same chip.
         info: what the adapter says of the device (_C.device_info).
-        kernels: (UniOp, computing type, first output's type) of each kernel that the adapter has and the profile allows.
+        kernels: (UniOp, computing type, first output's type) of each kernel of the adapter that the profile allows.
     """
 
     device: torch.device
@@ -90,10 +90,17 @@ def expect_equal(found: Any, expected: Any, what: str) -> None:
     """Fail the case unless a device tensor (or a value) equals the expected CPU tensor (or value), bit for bit."""
     if isinstance(expected, torch.Tensor):
         found = found.cpu()
-        same = torch.equal(found, expected) if not expected.is_floating_point() else torch.equal(
-            found.contiguous().view(torch.uint8), expected.contiguous().view(torch.uint8))
+        same = (
+            torch.equal(found, expected)
+            if not expected.is_floating_point()
+            else torch.equal(found.contiguous().view(torch.uint8), expected.contiguous().view(torch.uint8))
+        )
         wrong = int((found != expected).sum()) if found.shape == expected.shape else -1
-        expect(same, f"{what}: {wrong} of {expected.numel()} elements differ" if wrong >= 0 else
-               f"{what}: shape {tuple(found.shape)} in place of {tuple(expected.shape)}")
+        expect(
+            same,
+            f"{what}: {wrong} of {expected.numel()} elements differ"
+            if wrong >= 0
+            else f"{what}: shape {tuple(found.shape)} in place of {tuple(expected.shape)}",
+        )
     else:
         expect(found == expected, f"{what}: {found!r} in place of {expected!r}")

@@ -41,7 +41,8 @@ def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(
         prog="flagos-torch-fl conform",
         description="Certify an adapter: memory, streams, events, errors, and every kernel against PyTorch's CPU. "
-        "Exit code 0 if nothing failed, 1 otherwise.")
+        "Exit code 0 if nothing failed, 1 otherwise.",
+    )
     what = result.add_mutually_exclusive_group()
     what.add_argument("--device", metavar="NAME", help="a chip that is known here")
     what.add_argument("--adapter", metavar="PATH", help="an adapter library, a profile, or a folder with both")
@@ -79,8 +80,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     verdicts, problem = run(spec, options.index, tags, expectations, options.timeout)
     good = problem is None and all(verdict.outcome in GOOD for verdict in verdicts)
     if options.json:
-        print(json.dumps({"chip": name, "library": spec["path"], "conforms": good, "problem": problem,
-                          "cases": [vars(verdict) for verdict in verdicts]}, indent=2))
+        print(
+            json.dumps(
+                {
+                    "chip": name,
+                    "library": spec["path"],
+                    "conforms": good,
+                    "problem": problem,
+                    "cases": [vars(verdict) for verdict in verdicts],
+                },
+                indent=2,
+            )
+        )
     else:
         print_report(name, spec, verdicts, problem, options.verbose)
     return 0 if good else 1
@@ -97,8 +108,9 @@ def _chip_name(options: argparse.Namespace) -> str | None:
     return str(profile if profile.is_file() or not libraries else libraries[0])
 
 
-def run(spec: dict[str, Any], index: int, tags: Sequence[str], expectations: Expectations,
-        timeout: float) -> tuple[list[Verdict], str | None]:
+def run(
+    spec: dict[str, Any], index: int, tags: Sequence[str], expectations: Expectations, timeout: float
+) -> tuple[list[Verdict], str | None]:
     """Run all cases; returns their verdicts and what kept the suite from running, if anything did.
 
     A case that crashes or hangs has failed; the rest goes on in a new process.
@@ -134,7 +146,9 @@ def run(spec: dict[str, Any], index: int, tags: Sequence[str], expectations: Exp
             continue
         if running is None:
             return [verdicts[name] for name in cases if name in verdicts], f"the suite's process {ending}"
-        verdicts[running] = _judge({"case": running, "outcome": "fail", "detail": f"the process {ending}"}, expectations)
+        verdicts[running] = _judge(
+            {"case": running, "outcome": "fail", "detail": f"the process {ending}"}, expectations
+        )
 
 
 def _judge(message: dict[str, Any], expectations: Expectations) -> Verdict:
@@ -148,10 +162,16 @@ def _judge(message: dict[str, Any], expectations: Expectations) -> Verdict:
 
 
 def _child(order: dict[str, Any], timeout: float) -> Iterator[dict[str, Any]]:
-    """Run a worker; yields its messages, then {"ending": how it ended}. Between two messages lie at most `timeout` s."""
+    """Run a worker; yields its messages, at most `timeout` s apart, then {"ending": how it ended}."""
     with tempfile.TemporaryFile("w+", errors="replace") as noise:
-        child = subprocess.Popen([sys.executable, "-m", "torch_fl.conformance.worker"], stdin=subprocess.PIPE,
-                                 stdout=subprocess.PIPE, stderr=noise, text=True, errors="replace")
+        child = subprocess.Popen(
+            [sys.executable, "-m", "torch_fl.conformance.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=noise,
+            text=True,
+            errors="replace",
+        )
         assert child.stdin is not None and child.stdout is not None
         lines: queue.Queue[str | None] = queue.Queue()
         output = child.stdout
@@ -196,8 +216,10 @@ def print_report(name: str, spec: dict[str, Any], verdicts: list[Verdict], probl
         print()
     outcomes = ("pass", "fail", "xfail", "xpass", "unsupported", "n/a")
     tags = list(dict.fromkeys(verdict.name.partition(".")[0] for verdict in verdicts))
-    rows = [[tag, *(sum(v.outcome == outcome and v.name.startswith(f"{tag}.") for v in verdicts) for outcome in outcomes)]
-            for tag in tags]
+    rows = [
+        [tag, *(sum(v.outcome == outcome and v.name.startswith(f"{tag}.") for v in verdicts) for outcome in outcomes)]
+        for tag in tags
+    ]
     rows.append(["all", *(sum(v.outcome == outcome for v in verdicts) for outcome in outcomes)])
     print_table(("tag", *outcomes), rows)
     if problem is not None:

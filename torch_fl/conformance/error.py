@@ -29,8 +29,9 @@ def works(context: Context) -> None:
 def no_such_device(context: Context) -> None:
     """A device index that does not exist is refused."""
     for index in (99, 63):
-        text = refused(f"device {index}", lambda i=index: torch.empty(1, device=f"{context.device.type}:{i}"),
-                       RuntimeError)
+        text = refused(
+            f"device {index}", lambda i=index: torch.empty(1, device=f"{context.device.type}:{i}"), RuntimeError
+        )
         expect(str(index) in text, f"the text does not name the index: {text}")
     works(context)
 
@@ -78,8 +79,11 @@ def repeated_failures(context: Context) -> None:
     before = _C.memory_info(context.device.index)[0]
     size = context.info["total_memory"] * 2
     for _ in range(100):
-        refused("twice the memory", lambda: torch.empty(size, dtype=torch.uint8, device=context.device),
-                torch.OutOfMemoryError)
+        refused(
+            "twice the memory",
+            lambda: torch.empty(size, dtype=torch.uint8, device=context.device),
+            torch.OutOfMemoryError,
+        )
     torch.accelerator.empty_cache()
     after = _C.memory_info(context.device.index)[0]
     expect(after >= before, f"{before - after} bytes are lost")

@@ -7,8 +7,19 @@ import torch
 from torch_fl.conformance.case import Context, NotApplicable, case, expect, expect_equal
 
 SIZES = (1, 3, 511, 512, 513, 4096, 65_537, 1 << 20)
-DTYPES = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.bfloat16,
-          torch.float32, torch.float64, torch.complex64)
+DTYPES = (
+    torch.bool,
+    torch.uint8,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float64,
+    torch.complex64,
+)
 
 
 def pattern(count: int, seed: int = 0) -> torch.Tensor:
@@ -101,9 +112,9 @@ def device_to_device(context: Context) -> None:
     target.copy_(block)
     expect_equal(target, source, "a whole copy")
     for start, end, to in ((0, 1, 1), (3, 70, 1001), (513, 90_001, 7)):
-        target[to:to + end - start].copy_(block[start:end])
+        target[to : to + end - start].copy_(block[start:end])
         expected = target.cpu()
-        expect_equal(expected[to:to + end - start], source[start:end], f"bytes {start} to {end} at {to}")
+        expect_equal(expected[to : to + end - start], source[start:end], f"bytes {start} to {end} at {to}")
 
 
 @case("memory")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["uniform", "words", "words64"]
+__all__ = ["uniform", "words"]
 
 MASK = 0xFFFFFFFF
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -32,12 +32,9 @@ def words(count: int, seed: int, offset: int = 0) -> torch.Tensor:
     return torch.stack(c, 1).reshape(-1)[:count]
 
 
-def words64(count: int, seed: int) -> torch.Tensor:
-    """Return pairs of words as 64 bits, the first word high."""
-    pairs = words(2 * count, seed).reshape(-1, 2)
-    return (pairs[:, 0] << 32) | pairs[:, 1]
-
-
-def uniform(count: int, seed: int) -> torch.Tensor:
-    """Return float64 numbers in [0, 1) of 24 bits."""
+def uniform(count: int, seed: int, double: bool = False) -> torch.Tensor:
+    """Return float64 numbers in [0, 1): of 24 bits of one word, or 53 bits of two, the first one high."""
+    if double:
+        pairs = words(2 * count, seed).reshape(-1, 2)
+        return ((pairs[:, 0] << 21) | (pairs[:, 1] >> 11)).double() * 2.0**-53
     return (words(count, seed) >> 8).double() * 2.0**-24

@@ -63,8 +63,11 @@ def open_context(spec: dict[str, Any], index: int) -> Any:
     name = torch._C._get_privateuse1_backend_name()
     flat = indices[index]
     info = core.device_info(flat)
-    kernels = tuple(tuple(kernel) for kernel in core.adapter_kernels(spec["path"], info.get("ordinal", 0))
-                    if core.has_kernel(flat, *kernel))
+    kernels = tuple(
+        tuple(kernel)
+        for kernel in core.adapter_kernels(spec["path"], info.get("ordinal", 0))
+        if core.has_kernel(flat, *kernel)
+    )
     others = tuple(torch.device(name, other) for other in indices if other != flat)
     return Context(torch.device(name, flat), others, info, kernels)
 
@@ -84,12 +87,14 @@ def run_one(case: Any, context: Any) -> dict[str, Any]:
     except Exception as error:
         place = traceback.extract_tb(error.__traceback__)[-1]
         outcome = "fail"
-        detail = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''} ({place.name}:{place.lineno})"
+        detail = (
+            f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''} ({place.name}:{place.lineno})"
+        )
     return {"case": case.name, "outcome": outcome, "detail": detail, "seconds": time.perf_counter() - start}
 
 
 def main() -> int:
-    """Work on the order on standard input; answers go to the original standard output, an adapter's chatter does not."""
+    """Work on the order on standard input; answers go to standard output, an adapter's chatter does not."""
     stream = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
 
