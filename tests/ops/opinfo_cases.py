@@ -97,22 +97,19 @@ def _move_tensor(x: torch.Tensor) -> torch.Tensor:
 
 
 def _clone(value: Any) -> Any:
-    """Fresh leaves with the same strides, so that an in-place operator cannot touch the sample."""
+    """Fresh leaves over copies of the whole storages, so that an in-place operator cannot touch the sample."""
 
     def clone(x: Any) -> Any:
         if not isinstance(x, torch.Tensor):
             return x
-        if x.layout != torch.strided:
-            return x.detach().clone().requires_grad_(x.requires_grad)
-        copy = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype) if not _overlaps(x) else x.detach().clone()
-        copy.copy_(x.detach())
+        plain = x.detach()
+        if x.layout != torch.strided or x.is_conj() or x.is_neg():
+            return plain.clone().requires_grad_(x.requires_grad)
+        copy = torch.empty(0, dtype=x.dtype)
+        copy.set_(plain.untyped_storage().clone(), x.storage_offset(), x.shape, x.stride())
         return copy.requires_grad_(x.requires_grad)
 
     return tree_map(clone, value)
-
-
-def _overlaps(x: torch.Tensor) -> bool:
-    return any(stride == 0 and size > 1 for size, stride in zip(x.shape, x.stride(), strict=True)) or x.is_conj()
 
 
 def _noncontiguous(value: Any) -> Any:

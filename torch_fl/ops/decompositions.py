@@ -70,6 +70,19 @@ def _is_primitive(overload: Any) -> bool:
     return hasattr(torch.ops.prims, overload._schema.name.removeprefix("aten::").removesuffix("_"))
 
 
+def from_torch(name: str) -> Callable[..., Any] | None:
+    """PyTorch's decomposition of an overload that we also have one for, imported when it is called; or None."""
+    overload = _overload(name)
+    if overload is None or name in EXCLUDED:
+        return None
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        function = _from_torch(name, overload)
+        return NotImplemented if function is None else function(*args, **kwargs)
+
+    return run
+
+
 def _from_torch(name: str, overload: Any) -> Callable[..., Any] | None:
     if name in EXCLUDED:
         return None
@@ -81,7 +94,11 @@ def _from_torch(name: str, overload: Any) -> Callable[..., Any] | None:
 def _functional_implementation(functional: Any) -> Callable[..., Any]:
     """The functional overload's decomposition, if it has one: a structured overload would only ask for its out= again."""
     name = functional.name()
-    return _registered.get(name) or _from_torch(name, functional) or functional
+    if name in _registered:
+        return _registered[name]
+    if torch._C._dispatch_has_kernel_for_dispatch_key(name, "PrivateUse1"):
+        return functional
+    return _from_torch(name, functional) or functional
 
 
 def _overload(name: str) -> Any:

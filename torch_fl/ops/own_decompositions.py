@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from torch_fl.ops.decomposed import (  # noqa: F401
     arithmetic,
+    complex_numbers,
+    fourier,
     indexing,
     losses,
     pooling,

@@ -70,12 +70,32 @@ def logspace_out(start: float, end: float, steps: int, base: float = 10.0, *, ou
     return out.copy_(torch.pow(base, exponents))
 
 
+@register("aten::pow.Scalar")
+def pow_scalar(self: complex, exponent: Tensor) -> Tensor:
+    kind = torch.result_type(self, exponent)
+    if self == 1:
+        return torch.ones_like(exponent, dtype=kind)
+    return torch.pow(torch.full((), self, dtype=kind, device=exponent.device), exponent)
+
+
+@register("aten::__lshift__.Scalar", "aten::__lshift__.Tensor")
+def lshift(self: Tensor, other: Tensor | int) -> Tensor:
+    return torch.bitwise_left_shift(self, other)
+
+
+@register("aten::__rshift__.Scalar", "aten::__rshift__.Tensor")
+def rshift(self: Tensor, other: Tensor | int) -> Tensor:
+    return torch.bitwise_right_shift(self, other)
+
+
 @register("aten::equal")
 def equal(self: Tensor, other: Tensor) -> bool:
     if self.shape != other.shape:
         return False
     if self.numel() == 0:
         return True
+    if other.device != self.device:  # the operator compares values wherever they are, as the CPU tier would
+        other = other.to(self.device)
     return bool((self == other).all().item())
 
 
@@ -107,7 +127,8 @@ def logcumsumexp(self: Tensor, dim: int) -> Tensor:
 def batch_norm_out(input: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor,
                    running_var: Tensor, training: bool, momentum: float, eps: float, *, out: Tensor, save_mean: Tensor,
                    save_invstd: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    results = torch.ops.aten._native_batch_norm_legit(input, weight, bias, running_mean, running_var, training, momentum, eps)
+    normalize = torch.ops.aten._native_batch_norm_legit
+    results = normalize(input, weight, bias, running_mean, running_var, training, momentum, eps)
     return _into((out, save_mean, save_invstd), results)
 
 

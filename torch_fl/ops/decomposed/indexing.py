@@ -123,6 +123,16 @@ def embedding_bag(weight: Tensor, indices: Tensor, offsets: Tensor, scale_grad_b
     return out, bag, size, size.new_empty(0)
 
 
+@register("aten::_embedding_bag_backward")
+def embedding_bag_backward(grad: Tensor, indices: Tensor, offsets: Tensor, offset2bag: Tensor, bag_size: Tensor,
+                           maximum_indices: Tensor, num_weights: int, scale_grad_by_freq: bool, mode: int, sparse: bool,
+                           per_sample_weights: Tensor | None, padding_idx: int = -1) -> Tensor:  # fmt: skip
+    if sparse:
+        raise NotImplementedError("embedding_bag with sparse gradients")
+    return embedding_bag_dense_backward(grad, indices, offset2bag, bag_size, maximum_indices, num_weights,
+                                        scale_grad_by_freq, mode, per_sample_weights, padding_idx)  # fmt: skip
+
+
 @register("aten::_embedding_bag_dense_backward")
 def embedding_bag_dense_backward(grad: Tensor, indices: Tensor, offset2bag: Tensor, bag_size: Tensor,
                                  maximum_indices: Tensor, num_weights: int, scale_grad_by_freq: bool, mode: int,
@@ -139,7 +149,7 @@ def embedding_bag_dense_backward(grad: Tensor, indices: Tensor, offset2bag: Tens
     flat = indices.reshape(-1).to(torch.int64)
     rows = rows * (flat != padding_idx).unsqueeze(1).to(grad.dtype)
     if scale_grad_by_freq:
-        frequency = torch.zeros(num_weights, dtype=torch.int64, device=grad.device).scatter_add_(0, flat, torch.ones_like(flat))
+        frequency = flat.new_zeros(num_weights).scatter_add_(0, flat, torch.ones_like(flat))
         rows = rows / frequency.index_select(0, flat).unsqueeze(1).to(grad.dtype)
     return result.index_add_(0, flat, rows)
 
@@ -219,6 +229,7 @@ def _others_product(data: Tensor, output: Tensor, place: Tensor, axis: int, init
     zero = data == 0
     zeros = torch.zeros_like(output).scatter_add_(axis, place, zero.to(data.dtype)).gather(axis, place)
     start = 1.0 if initial is None else initial
-    rest = torch.full_like(output, start).scatter_reduce_(axis, place, data.masked_fill(zero, 1.0), "prod").gather(axis, place)
+    factors = torch.full_like(output, start).scatter_reduce_(axis, place, data.masked_fill(zero, 1.0), "prod")
+    rest = factors.gather(axis, place)
     alone = torch.where(zeros == 0, rest / data, 0)
     return torch.where(zero & (zeros == 1), rest, alone)

@@ -15,9 +15,8 @@ def _wrap(self: Tensor, dim: int) -> tuple[Tensor, int]:
     """Give a scalar one dimension; make dim positive."""
     wrapped = self.unsqueeze(0) if self.dim() == 0 else self
     if not -wrapped.dim() <= dim < wrapped.dim():
-        raise IndexError(
-            f"Dimension out of range (expected to be in range of [{-wrapped.dim()}, {wrapped.dim() - 1}], but got {dim})"
-        )
+        bounds = f"[{-wrapped.dim()}, {wrapped.dim() - 1}]"
+        raise IndexError(f"Dimension out of range (expected to be in range of {bounds}, but got {dim})")
     return wrapped, dim % wrapped.dim()
 
 
@@ -97,7 +96,8 @@ def mode(self: Tensor, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Te
     values, indices = torch.sort(x, dim=dim, stable=True)
     place = torch.arange(size, device=x.device).view([-1 if d == dim else 1 for d in range(x.dim())]).expand_as(x)
     same = values.narrow(dim, 1, size - 1) == values.narrow(dim, 0, size - 1)
-    start = torch.cat([torch.zeros_like(place.narrow(dim, 0, 1)), place.narrow(dim, 1, size - 1).masked_fill(same, 0)], dim)
+    later = place.narrow(dim, 1, size - 1).masked_fill(same, 0)
+    start = torch.cat([torch.zeros_like(place.narrow(dim, 0, 1)), later], dim)
     # The run's length so far; its first maximum ends the longest run, the one of the smallest value among equals.
     length = place - start.cummax(dim).values
     best = length.argmax(dim, keepdim=True)
