@@ -206,8 +206,6 @@ def _ending(code: int) -> str:
 
 def print_report(name: str, spec: dict[str, Any], verdicts: list[Verdict], problem: str | None, verbose: bool) -> None:
     """Print what failed, or every case, and a table of counts by tag."""
-    from torch_fl.cli.output import print_table
-
     print(f"conformance of {name} ({spec['path']})")
     shown = [v for v in verdicts if verbose or v.outcome not in ("pass", "n/a")]
     for verdict in shown:
@@ -221,7 +219,9 @@ def print_report(name: str, spec: dict[str, Any], verdicts: list[Verdict], probl
         for tag in tags
     ]
     rows.append(["all", *(sum(v.outcome == outcome for v in verdicts) for outcome in outcomes)])
-    print_table(("tag", *outcomes), rows)
+    widths = [max(12, *map(len, tags)), *map(len, outcomes)]
+    for row in (["tag", *outcomes], *rows):
+        print("  ".join(str(cell).ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
     if problem is not None:
         print(f"not finished: {problem}")
     print("conforms" if problem is None and all(v.outcome in GOOD for v in verdicts) else "does not conform")
