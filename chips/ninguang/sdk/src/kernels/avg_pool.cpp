@@ -15,6 +15,7 @@ struct Windows {
   double divisor;     // 0: the product of the counts
   int64_t step;       // of the last dim's windows; 0: irregular
   int64_t kernel, padding;  // of the last dim, if regular
+  int64_t rows_per_step;    // of the dim before, if regular
 
   double scale(int64_t z, int64_t y, int64_t x) const {
     return 1.0 / (divisor != 0 ? divisor : static_cast<double>(count[0][z] * count[1][y] * count[2][x]));
@@ -37,6 +38,7 @@ Windows regular_windows(const Args& args, const Image& in, const Image& out) {
       w.end[d].push_back(last);
       w.count[d].push_back(include_padding ? end - start : last - first);
     }
+    if (d == 1) w.rows_per_step = stride;
     w.step = stride, w.kernel = kernel, w.padding = padding;
   }
   return w;
@@ -44,7 +46,7 @@ Windows regular_windows(const Args& args, const Image& in, const Image& out) {
 
 Windows adaptive_windows(const Image& in, const Image& out) {
   Windows w;
-  w.divisor = 0, w.step = 0, w.kernel = 0, w.padding = 0;
+  w.divisor = 0, w.step = 0, w.kernel = 0, w.padding = 0, w.rows_per_step = 0;
   for (int d = 0; d < 3; ++d) {
     for (int64_t o = 0; o < out.size[d]; ++o) {
       w.start[d].push_back(o * in.size[d] / out.size[d]);
@@ -119,6 +121,7 @@ template <class T> void mean_planes(const Image& in, const Image& out, const Win
       for (int64_t z = 0; z < out.size[0]; ++z) {
         for (int64_t y = 0; y < out.size[1]; ++y, to += out.size[2], scale += out.size[2]) {
           if (w.step != 0) {
+            prefetch_rows(plane + (w.start[0][z] * in.size[1] + w.end[1][y]) * in.size[2], in.size[2] * w.rows_per_step);
             detail::with_step(w.step, [&](auto step) { mean_row_regular<T, step.value>(plane, in, w, z, y, out.size[2], scale, to); });
             continue;
           }

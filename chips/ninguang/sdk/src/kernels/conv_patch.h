@@ -94,6 +94,14 @@ inline Vector<Raw<S>> masked_load(Vector<Raw<S>> keep, uint32_t mask, const S* p
   return keep;
 }
 
+template <class S> inline Vector<Raw<S>> load_raw(const S* p) {
+  if constexpr (is_half<S>) {
+    return masked_load<1, S>(Vector<uint32_t>{}, (1u << kLanes<uint32_t>) - 1u, p, 1);
+  } else {
+    return load(p);
+  }
+}
+
 template <class S> inline Vector<Raw<S>> masked_load(Vector<Raw<S>> keep, uint32_t mask, const S* p, int64_t step) {
   if (step == 1) return masked_load<1>(keep, mask, p, step);
   if (step == 2) return masked_load<2>(keep, mask, p, step);
@@ -114,7 +122,8 @@ template <class S> class ConvPatch {
   using T = detail::Raw<S>;
 
  public:
-  ConvPatch(const ConvGrid& g, int64_t position, int64_t count) : step_(g.step[2]), vectors_((count + kLanes<T> - 1) / kLanes<T>) {
+  ConvPatch(const ConvGrid& g, int64_t position, int64_t count)
+      : step_(g.step[2]), vectors_((count + kLanes<T> - 1) / kLanes<T>) {
     // Shared by all patches of a thread, which has one alive at a time: no allocation per patch.
     static thread_local Storage storage;
     storage.segments.clear();
@@ -134,16 +143,37 @@ template <class S> class ConvPatch {
     storage.starts.push_back(static_cast<int>(storage.segments.size()));
     segments_ = storage.segments.data();
     starts_ = storage.starts.data();
+    // One tap, and all positions side by side in memory.
+    straight_ = g.taps.size() == 1 && storage.runs.size() == static_cast<size_t>(vectors_) &&
+                storage.segments.size() == static_cast<size_t>(vectors_);
+    for (int64_t v = 1; v < vectors_ && straight_; ++v) {
+      straight_ = segments_[v].offset == segments_[0].offset + v * kLanes<T> * step_ && segments_[v - 1].mask == kAllLanes;
+    }
   }
 
   int64_t step() const { return step_; }
   int64_t vectors() const { return vectors_; }
 
   // store_vector(v, values) for the values at `tap` in the channel that begins at src. kStep: step(), or 0.
-  template <int kStep, class Store> void for_vectors(const S* src, int64_t tap, const Store& store_vector) const {
+  // ahead: asks for the same values that many elements further on, if not 0. Channels lie far apart, which hardware
+  // does not foresee.
+  template <int kStep, class Store> void for_vectors(const S* src, int64_t tap, int64_t ahead, const Store& store_vector) const {
+    if (straight_ && kStep == 1) {
+      const S* p = src + segments_[0].offset;
+      for (int64_t v = 0; v + 1 < vectors_; ++v, p += kLanes<T>) {
+        __builtin_prefetch(p + ahead);
+        store_vector(v, detail::load_raw(p));
+      }
+      const uint32_t mask = segments_[vectors_ - 1].mask;
+      return store_vector(vectors_ - 1, detail::masked_load<kStep, S>(Vector<T>{}, mask, p, step_));
+    }
     const int* start = starts_ + tap * vectors_;
     const detail::ConvSegment* segment = segments_ + start[0];
     for (int64_t v = 0; v < vectors_; ++v) {
+      if (ahead != 0) {
+        __builtin_prefetch(src + segment->offset + ahead);
+        if (kStep != 1) __builtin_prefetch(src + segment->offset + kLanes<T> + ahead);
+      }
       const detail::ConvSegment* const end = segments_ + start[v + 1];
       Vector<T> result = detail::masked_load<kStep, S>(Vector<T>{}, segment->mask, src + segment->offset, step_);
       while (++segment < end) result = detail::masked_load<kStep, S>(result, segment->mask, src + segment->offset, step_);
@@ -197,8 +227,10 @@ template <class S> class ConvPatch {
   }
 
   const int64_t step_, vectors_;
+  static constexpr uint32_t kAllLanes = (1u << kLanes<T>) - 1u;
   const detail::ConvSegment* segments_;
   const int* starts_;
+  bool straight_;
 };
 
 }  // namespace ng

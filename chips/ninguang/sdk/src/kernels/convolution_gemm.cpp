@@ -40,18 +40,19 @@ ConvGrid forward_grid(const ConvProblem& p, const Image& src) {
 }
 
 // The patches of one row of k, put where the panels want them: first(v) of a pair, or the only one.
-template <class S, class T> void put_patch_row(const ConvPatch<S>& patch, const S* channel, int64_t tap, T* row, int64_t panel_size, bool upper) {
+template <class S, class T> void put_patch_row(const ConvPatch<S>& patch, const S* channel, int64_t tap, T* row, int64_t panel_size, bool upper,
+                                          int64_t ahead) {
   const auto place = [=](int64_t v) { return row + v / kGemmVectors * panel_size + v % kGemmVectors * kLanes<T>; };
   detail::with_step(patch.step(), [&](auto step) {
     if constexpr (!std::is_same_v<T, BFloat16Pair>) {
-      patch.template for_vectors<step.value>(channel, tap, [&](int64_t v, auto raw) { store(place(v), detail::raw_to_float(raw, channel)); });
+      patch.template for_vectors<step.value>(channel, tap, ahead, [&](int64_t v, auto raw) { store(place(v), detail::raw_to_float(raw, channel)); });
     } else if (upper) {
-      patch.template for_vectors<step.value>(channel, tap, [&](int64_t v, auto raw) {
+      patch.template for_vectors<step.value>(channel, tap, ahead, [&](int64_t v, auto raw) {
         uint32_t* to = &place(v)->bits;
         store(to, load(to) | raw << 16);
       });
     } else {
-      patch.template for_vectors<step.value>(channel, tap, [&](int64_t v, auto raw) { store(&place(v)->bits, raw); });
+      patch.template for_vectors<step.value>(channel, tap, ahead, [&](int64_t v, auto raw) { store(&place(v)->bits, raw); });
     }
   });
 }
@@ -70,9 +71,11 @@ template <class S> auto make_pack_patches(const ConvGrid& g, const S* src, int64
     }
     int64_t tap = k * kUnit % taps;
     const S* channel = src + k * kUnit / taps * channel_stride;
-    const int64_t count = std::min(depth * kUnit, numbers - k * kUnit);
+    const int64_t count = std::min(depth * kUnit, numbers - k * kUnit), ahead = std::max<int64_t>(1, 5 / taps);
     for (int64_t i = 0; i < count; ++i) {
-      put_patch_row(patch, channel, tap, dst + i / kUnit * kGemmColumns<T>, panel_size, i % kUnit != 0);
+      const bool foresee = tap == 0 && i + ahead * taps < count;
+      put_patch_row(patch, channel, tap, dst + i / kUnit * kGemmColumns<T>, panel_size, i % kUnit != 0,
+                    foresee ? ahead * channel_stride : 0);
       if (++tap == taps) tap = 0, channel += channel_stride;
     }
   };
@@ -211,9 +214,9 @@ template <class S> auto make_pack_images(const S* data, int64_t batch_stride, in
   };
 }
 
-template <class S, class Cell> void put_cells(const ConvPatch<S>& patch, const S* channel, int64_t tap, Cell* line) {
+template <class S, class Cell> void put_cells(const ConvPatch<S>& patch, const S* channel, int64_t tap, int64_t ahead, Cell* line) {
   detail::with_step(patch.step(), [&](auto step) {
-    patch.template for_vectors<step.value>(channel, tap, [&](int64_t v, auto raw) {
+    patch.template for_vectors<step.value>(channel, tap, ahead, [&](int64_t v, auto raw) {
       if constexpr (std::is_same_v<Cell, uint16_t>) {
         for (int i = 0; i < kLanes<uint32_t>; ++i) line[v * kLanes<uint32_t> + i] = static_cast<uint16_t>(raw[i]);
       } else {
@@ -248,7 +251,7 @@ template <class S> auto make_pack_patch_columns(const ConvGrid& g, const S* src,
         const int64_t width = std::min(kColumns, columns - c0);
         std::fill(block + width * kCells, block + kColumns * kCells, Cell(0));
         for (int64_t c = 0; c < width; ++c) {
-          put_cells(patch, channel, tap, block + c * kCells);
+          put_cells(patch, channel, tap, tap == 0 && c + 4 * taps < width ? 4 * channel_stride : 0, block + c * kCells);
           if (++tap == taps) tap = 0, channel += channel_stride;
         }
         transpose_cells(block, dst + c0 * depth + i * kColumns, units);

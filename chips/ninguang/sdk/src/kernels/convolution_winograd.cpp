@@ -65,14 +65,16 @@ void transform_input(const TileWindows& left, const TileWindows& right, const fl
   const int64_t place_size = width * channels;
   for (int64_t c = 0; c < channels; ++c) {
     const float* channel = src + c * channel_stride;
+    const int64_t ahead = c + 2 < channels ? 2 * channel_stride : 0;
     for (int64_t v = 0; v < vectors; ++v) {
       Vector<float> d[4][4];
 #pragma GCC unroll 4
       for (int i = 0; i < 4; ++i) {
         __m512 low, high;
-        left.load_row(channel, v, i, &low, &high);
+        // Two of the four rows are new to each row of tiles.
+        left.load_row(channel, v, i, i == 1 || i == 2 ? ahead : 0, &low, &high);
         d[i][0] = (Vector<float>)even_elements(low, high), d[i][1] = (Vector<float>)odd_elements(low, high);
-        right.load_row(channel, v, i, &low, &high);
+        right.load_row(channel, v, i, 0, &low, &high);
         d[i][2] = (Vector<float>)even_elements(low, high), d[i][3] = (Vector<float>)odd_elements(low, high);
       }
       Vector<float> half[4][4];

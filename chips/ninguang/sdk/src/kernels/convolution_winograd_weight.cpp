@@ -30,9 +30,9 @@ void transform_input(const TileWindows& left, const TileWindows& right, const fl
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) {
     __m512 low, high;
-    left.load_row(channel, v, i, &low, &high);
+    left.load_row(channel, v, i, 0, &low, &high);
     d[i][0] = (Vector<float>)even_elements(low, high), d[i][1] = (Vector<float>)odd_elements(low, high);
-    right.load_row(channel, v, i, &low, &high);
+    right.load_row(channel, v, i, 0, &low, &high);
     d[i][2] = (Vector<float>)even_elements(low, high), d[i][3] = (Vector<float>)odd_elements(low, high);
   }
 #pragma GCC unroll 4
@@ -56,7 +56,7 @@ void transform_gradient(const TileWindows& windows, const float* channel, int64_
   Vector<float> y[2][2], half[4][2];
   for (int i = 0; i < 2; ++i) {
     __m512 low, high;
-    windows.load_row(channel, v, i, &low, &high);
+    windows.load_row(channel, v, i, 0, &low, &high);
     y[i][0] = (Vector<float>)even_elements(low, high), y[i][1] = (Vector<float>)odd_elements(low, high);
   }
   for (int j = 0; j < 2; ++j) {

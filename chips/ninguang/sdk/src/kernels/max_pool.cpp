@@ -120,6 +120,8 @@ template <class T> void pool_planes(const Image& in, const Image& out, const Ima
           int64_t* places = indices.data ? indices.as<int64_t>() + n * indices.batch_stride + c * indices.channel_stride +
                                                z * indices.stride[0] + y * indices.stride[1]
                                          : nullptr;
+          const int64_t next = (y + 1) * pool.stride[1] - pool.padding[1] + (pool.kernel[1] - 1) * pool.dilation[1];
+          prefetch_rows(plane + (z * pool.stride[0] * in.size[1] + next) * in.size[2], in.size[2] * pool.stride[1]);
           detail::with_step(pool.stride[2], [&](auto step) {
             pool_row<T, step.value>(plane, in, pool, z, y, out.size[2], row, places, indices.stride[2]);
           });

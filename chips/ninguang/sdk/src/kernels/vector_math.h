@@ -129,6 +129,11 @@ template <class T> inline Vector<T> fill_rest(Vector<T> v, int64_t count, T valu
   return LaneNumbers<T>::get() < limit ? v : broadcast(value);
 }
 
+// Asks for `count` dense elements: what is read with masks or in steps is not foreseen by hardware.
+template <class S> inline void prefetch_rows(const S* p, int64_t count) {
+  for (int64_t i = 0; i < count; i += 64 / static_cast<int64_t>(sizeof(S))) __builtin_prefetch(p + i);
+}
+
 // ---- across lanes ----
 
 // Folds the lanes into lane 0 with op, half onto half.

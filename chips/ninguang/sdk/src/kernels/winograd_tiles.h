@@ -57,11 +57,16 @@ class TileWindows {
   }
 
   // The 32 elements of row i of vector v, as two vectors, zeros outside the plane.
-  void load_row(const float* channel, int64_t v, int64_t i, __m512* low, __m512* high) const {
+  // ahead: asks for the same elements that many further on, if not 0.
+  void load_row(const float* channel, int64_t v, int64_t i, int64_t ahead, __m512* low, __m512* high) const {
     const int* start = starts_.data() + v * window_rows_ + i;
     *low = _mm512_setzero_ps(), *high = _mm512_setzero_ps();
     for (int s = start[0]; s < start[1]; ++s) {
       const float* p = channel + segments_[s].offset;
+      if (ahead != 0) {
+        __builtin_prefetch(p + ahead);
+        __builtin_prefetch(p + ahead + 16);
+      }
       *low = _mm512_mask_loadu_ps(*low, static_cast<__mmask16>(segments_[s].mask), p);
       *high = _mm512_mask_loadu_ps(*high, static_cast<__mmask16>(segments_[s].mask >> 16), p + 16);
     }
