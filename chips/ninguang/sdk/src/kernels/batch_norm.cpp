@@ -215,7 +215,7 @@ template <class S> ngResult run_forward(const Args& args, Image input, const Ima
   return NG_SUCCESS;
 }
 
-// grad_input = grad * a + (x - mean) * b + c, per channel
+// grad_input = (grad - c - (x - mean) * b) * a, per channel: the difference first, as it cancels for a good part
 template <class T> struct BackwardFactors {
   T *a, *b, *c, *mean;
 };
@@ -234,7 +234,7 @@ void apply_backward(const Image& grad, const Image& x, const Image& out, Walk wa
           for (int64_t i = 0; i < plane; i += kLanes<T>) {
             const int64_t count = std::min<int64_t>(kLanes<T>, plane - i);
             const Vector<T> centred = load_some(v + i, count) - f.mean[k];
-            store_some(to + i, load_some(g + i, count) * f.a[k] + (centred * f.b[k] + f.c[k]), count);
+            store_some(to + i, (load_some(g + i, count) - f.c[k] - centred * f.b[k]) * f.a[k], count);
           }
         }
       }
@@ -249,8 +249,8 @@ void apply_backward(const Image& grad, const Image& x, const Image& out, Walk wa
       for (int64_t k = 0; k < channels; k += kLanes<T>) {
         const int64_t count = std::min<int64_t>(kLanes<T>, channels - k);
         const Vector<T> centred = load_some(v + k, count) - load_some(f.mean + k, count);
-        const Vector<T> rest = centred * load_some(f.b + k, count) + load_some(f.c + k, count);
-        store_some(to + k, load_some(g + k, count) * load_some(f.a + k, count) + rest, count);
+        const Vector<T> rest = load_some(g + k, count) - load_some(f.c + k, count) - centred * load_some(f.b + k, count);
+        store_some(to + k, rest * load_some(f.a + k, count), count);
       }
     }
   });
@@ -312,8 +312,8 @@ template <class S> ngResult run_backward(const Args& args, Image grad, Image x, 
   for (int64_t c = 0; c < channels; ++c) {
     const double a = invstd[c] * weight[c];
     f.a[c] = static_cast<T>(a);
-    f.b[c] = static_cast<T>(training ? -a * invstd[c] * invstd[c] * sums.second[c] / n : 0.0);
-    f.c[c] = static_cast<T>(training ? -a * sums.first[c] / n : 0.0);
+    f.b[c] = static_cast<T>(training ? invstd[c] * invstd[c] * sums.second[c] / n : 0.0);
+    f.c[c] = static_cast<T>(training ? sums.first[c] / n : 0.0);
     // In evaluation x has no part, not even an infinite one.
     sums.second[c] *= invstd[c];
   }
