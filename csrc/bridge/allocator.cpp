@@ -4,6 +4,7 @@
 #include <c10/core/CachingDeviceAllocator.h>
 
 #include "bridge/guard.h"
+#include "core/error.h"
 
 namespace fl::bridge {
 
@@ -41,7 +42,7 @@ class DeviceAllocatorProxy final : public c10::DeviceAllocator {
     std::lock_guard lock(stream.mutex);
     const fl_status status = stream.device->adapter->copy_d2d(stream.handle, fl_memory{dst, nullptr, 0},
                                                               fl_memory{const_cast<void*>(src), nullptr, 0}, bytes);
-    TORCH_CHECK(status == FL_STATUS_OK, "copy of ", bytes, " bytes on fl:", index, " failed");
+    if (status != FL_STATUS_OK) raise_status(*stream.device->adapter, index, status, "copy between storages");
   }
 
   bool initialized() override { return devices_opened(); }

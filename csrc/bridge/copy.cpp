@@ -35,16 +35,20 @@ uint64_t bytes_of(const at::Tensor& t) { return static_cast<uint64_t>(t.numel())
 
 void on_device_slow(const at::Tensor& src, const at::Tensor& dst);
 
+// The tensor as it lies in memory, without lazy conjugate and negative bits.
+at::Tensor without_bits(const at::Tensor& t) {
+  at::Tensor plain = t.is_neg() ? t._neg_view() : t;
+  return plain.is_conj() ? plain._conj() : plain;
+}
+
 // Same device: one copy kernel over the broadcast pair.
 void on_device(const at::Tensor& src, const at::Tensor& dst) {
   if (src.is_conj() != dst.is_conj() || src.is_neg() != dst.is_neg()) {
-    // Resolve the lazy bits on plain views, so that the copy itself sees values only.
-    at::Tensor plain = src;
-    if (plain.is_neg() != dst.is_neg()) {
-      plain = plain.is_neg() ? at::neg(plain._neg_view()) : at::neg(plain)._neg_view();
-    }
-    if (plain.is_conj() != dst.is_conj()) plain = plain.is_conj() ? at::conj_physical(plain._conj()) : at::conj_physical(plain)._conj();
-    return on_device(plain, dst);
+    // The bits undo themselves and commute: what is left to do to the bare values is where the two differ.
+    at::Tensor values = without_bits(src);
+    if (src.is_conj() != dst.is_conj()) values = at::conj_physical(values);
+    if (src.is_neg() != dst.is_neg()) values = at::neg(values);
+    return on_device(values, without_bits(dst));
   }
   if (src.dtype() == dst.dtype() && src.sizes() == dst.sizes() && src.strides() == dst.strides() && src.is_non_overlapping_and_dense()) {
     Stream& stream = current_stream(dst.device().index());

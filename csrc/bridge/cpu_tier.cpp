@@ -28,14 +28,20 @@ const std::unordered_map<std::string, std::vector<size_t>>& undeclared_writes() 
 class CpuCall {
  public:
   CpuCall(const c10::OperatorHandle& op, torch::jit::Stack* stack, c10::Device device)
-      : op_(op), stack_(stack), device_(device), unified_(fl::device(device.index()).has(FL_CAP_HOST_VISIBLE)) {}
+      : op_(op), stack_(stack), device_(device) {
+    const Device& d = fl::device(device.index());  // opaque buffers have no address that the host could read
+    unified_ = d.has(FL_CAP_HOST_VISIBLE) && d.has(FL_CAP_POINTERS);
+  }
 
   void run() {
     const auto& schema = op_.schema();
     const size_t num_arguments = schema.arguments().size();
     originals_.assign(stack_->end() - static_cast<long>(num_arguments), stack_->end());
     if (unified_) current_stream(device_.index()).synchronize();
-    for (size_t i = 0; i < num_arguments; ++i) to_cpu((*stack_)[stack_->size() - num_arguments + i]);
+    for (size_t i = 0; i < num_arguments; ++i) {
+      only_written_ = is_out(schema.arguments()[i]);
+      to_cpu((*stack_)[stack_->size() - num_arguments + i]);
+    }
     hosted_.assign(stack_->end() - static_cast<long>(num_arguments), stack_->end());
     op_.callBoxed(stack_);
     for (size_t i = 0; i < num_arguments; ++i)
@@ -53,6 +59,11 @@ class CpuCall {
     return it != undeclared_writes().end() && std::find(it->second.begin(), it->second.end(), i) != it->second.end();
   }
 
+  // `out=`: written and never read, so only its shape goes in.
+  static bool is_out(const c10::Argument& argument) {
+    return argument.kwarg_only() && argument.alias_info() != nullptr && argument.alias_info()->isWrite();
+  }
+
   at::Tensor host_copy(const at::Tensor& t) {
     if (!t.defined() || !t.is_privateuseone()) return t;
     for (const auto& [from, to] : seen_)
@@ -61,6 +72,8 @@ class CpuCall {
     if (unified_ && t.layout() == c10::kStrided && !t.is_conj() && !t.is_neg()) {
       at::Tensor keep = t;
       host = at::from_blob(t.mutable_data_ptr(), t.sizes(), t.strides(), [keep](void*) {}, t.options().device(at::kCPU), at::kCPU);
+    } else if (only_written_ && t.layout() == c10::kStrided && !t.is_conj() && !t.is_neg()) {
+      host = at::empty_strided(t.sizes(), t.strides(), t.options().device(at::kCPU));
     } else {
       host = t.to(at::kCPU);
       bytes_ += static_cast<uint64_t>(t.numel()) * t.itemsize();
@@ -154,7 +167,8 @@ class CpuCall {
   const c10::OperatorHandle& op_;
   torch::jit::Stack* stack_;
   c10::Device device_;
-  bool unified_;
+  bool unified_ = false;
+  bool only_written_ = false;  // the argument that to_cpu() is at
   uint64_t bytes_ = 0;
   std::vector<c10::IValue> originals_, hosted_;
   std::vector<std::pair<at::Tensor, at::Tensor>> seen_;  // device tensor -> its host twin, so aliases stay one

@@ -45,8 +45,8 @@ struct GuardImpl final : public c10::impl::DeviceGuardImplInterface {
   void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override { delete static_cast<Event*>(event); }
   void record(void** event, const c10::Stream& stream, const c10::DeviceIndex device_index,
               const c10::EventFlag flag) const override {
-    TORCH_CHECK(device_index == -1 || device_index == stream.device_index(), "Event device index ", device_index,
-                " does not match recording stream's device index ", stream.device_index(), ".");
+    TORCH_CHECK(device_index == -1 || device_index == stream.device_index(), "an event of ", fl_device(device_index),
+                " cannot be recorded on a stream of ", fl_device(stream.device_index()), ". Make one event per device.");
     if (*event == nullptr) *event = new Event(flag == c10::EventFlag::BACKEND_DEFAULT);
     static_cast<Event*>(*event)->record(core_stream(stream));
   }
@@ -63,7 +63,7 @@ struct GuardImpl final : public c10::impl::DeviceGuardImplInterface {
   }
 
   c10::DeviceIndex deviceCount() const noexcept override {
-    // Autograd's engine asks at start-up, in processes that use no fl device too: do not open chips for it.
+    // Autograd's engine asks once and starts its device threads by the answer, so chips are opened here.
     return devices_opened() || !in_bad_fork() ? static_cast<c10::DeviceIndex>(fl::device_count()) : c10::DeviceIndex{0};
   }
   bool queryStream(const c10::Stream& stream) const override { return core_stream(stream).query(); }

@@ -6,6 +6,7 @@
 #include "bridge/allocator.h"
 #include "bridge/device_context.h"
 #include "bridge/generator.h"
+#include "core/error.h"
 #include "core/stream.h"
 
 namespace fl::bridge {
@@ -43,7 +44,7 @@ struct Hooks final : public at::PrivateUse1HooksInterface {
       Stream& stream = current_stream(storage.device().index());
       std::lock_guard lock(stream.mutex);
       const fl_status status = stream.device->adapter->copy_d2d(stream.handle, memory_at(*to, to->ptr), memory_at(*from, from->ptr), keep);
-      TORCH_CHECK(status == FL_STATUS_OK, "copy of ", keep, " bytes failed while a storage on ", storage.device(), " was resized");
+      if (status != FL_STATUS_OK) raise_status(*stream.device->adapter, stream.device->index, status, "copy while a storage was resized");
     }
     storage.set_data_ptr_noswap(std::move(data));
     storage.set_nbytes(bytes);

@@ -38,8 +38,13 @@ Routes& routes() {
 
 PythonTier python_tier = nullptr;
 
-// Overloads being decomposed on this thread: one that reaches itself again must not try once more.
-thread_local std::vector<const Overload*> decomposing;
+// Overloads that a Python tier is running on this thread: one that reaches itself again must not try that tier once more.
+struct Running {
+  const Overload* overload;
+  Tier tier;
+  bool reached_itself;
+};
+thread_local std::vector<Running> running;
 
 Overload& overload_of(const c10::OperatorHandle& op) {
   const auto& schema_name = op.operator_name();
@@ -109,15 +114,19 @@ bool try_python(Overload& overload, const c10::OperatorHandle& op, torch::jit::S
   if (python_tier == nullptr) return false;
   auto& absent = tier == Tier::Decompose ? overload.no_decomposition : overload.no_library;
   if (absent.load(std::memory_order_relaxed)) return false;
-  if (std::find(decomposing.begin(), decomposing.end(), &overload) != decomposing.end()) return false;
-  decomposing.push_back(&overload);
+  for (Running& outer : running) {
+    if (outer.overload != &overload || outer.tier != tier) continue;
+    outer.reached_itself = true;
+    return false;
+  }
+  running.push_back({&overload, tier, false});
   struct Pop {
-    ~Pop() { decomposing.pop_back(); }
+    ~Pop() { running.pop_back(); }
   } pop;
   const PythonResult result = python_tier(op, stack, tier);
   if (result == PythonResult::Absent) absent.store(true);
   if (result != PythonResult::Done) return false;
-  count(device, overload.id, tier);
+  if (!running.back().reached_itself) count(device, overload.id, tier);  // else the inner call was counted
   return true;
 }
 

@@ -38,8 +38,15 @@ class Stream(torch.Stream):
         return super().__new__(cls, _device(_index(device)), priority=priority)
 
 
-class Event(torch.Event):
+class _EventType(type):
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, torch.Event) and instance.device.type == torch._C._get_privateuse1_backend_name()
+
+
+class Event(torch.Event, metaclass=_EventType):
     """A point in a stream's work that others can wait for.
+
+    Makes a plain torch.Event, because PyTorch's streams refuse subclasses of it.
 
     Args:
         enable_timing: whether elapsed_time() may be asked.
@@ -47,10 +54,10 @@ class Event(torch.Event):
     """
 
     def __new__(cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False,
-                device: Any = None) -> Event:
+                device: Any = None) -> torch.Event:
         if interprocess:
             raise NotImplementedError("events shared between processes are not supported on fl devices")
-        return super().__new__(cls, _device(_index(device)), enable_timing=enable_timing, blocking=blocking)
+        return torch.Event(_device(_index(device)), enable_timing=enable_timing, blocking=blocking)
 
 
 def current_stream(device: Any = None) -> Stream:

@@ -58,10 +58,10 @@ def _apply_configuration() -> None:
 
 
 def _resolve(tier: str, name: str):  # noqa: ANN202
+    from torch_fl.ops import decompositions, libraries
+    from torch_fl.routing import out_variants
+
     if tier == "library":
-        from torch_fl.ops import libraries
-
-        return libraries.resolve(name)
-    from torch_fl.ops import decompositions
-
-    return decompositions.resolve(name)
+        return libraries.resolve(name) or out_variants.library(name)
+    found = decompositions.resolve(name)
+    return None if found is None or out_variants.only_asks_itself(name) else found

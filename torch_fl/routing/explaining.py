@@ -114,9 +114,9 @@ def _decompose_reason(name: str, base: str, has_uniops: bool) -> str:
         return "ATen composes it of other operators"
     if not has_uniops and any(_dispatches(o, "CompositeExplicitAutograd") for o in overloads):
         return "ATen composes it of other operators"
-    from torch_fl.ops import decompositions
+    from torch_fl.routing import _resolve
 
-    found = [o for o in overloads if decompositions.resolve(o) is not None]
+    found = [o for o in overloads if _resolve("decompose", o) is not None]
     return f"decomposition of {', '.join(found)}" if found else "none"
 
 
@@ -134,4 +134,5 @@ def _library_reason(name: str) -> str:
 
     if not libraries.providers():
         return "none installed"
-    return "provider has it" if libraries.resolve(name) is not None else "none has it"
+    base = name.removeprefix("aten::").partition(".")[0]
+    return "provider has it" if any(libraries.resolve(o) for o in _overloads(name, base)) else "none has it"

@@ -87,6 +87,11 @@ ngResult refuse_lost(const Device& device) {
 using namespace ng;
 
 ngResult ngDeviceCount(int32_t* count) {
+  try {
+    runtime();  // first, so that a fault of the environment meets this call too
+  } catch (...) {
+    return convert_exception("ngDeviceCount");
+  }
   return call("ngDeviceCount", nullptr, [&] {
     if (count == nullptr) return null_argument("ngDeviceCount");
     *count = static_cast<int32_t>(runtime().devices.size());

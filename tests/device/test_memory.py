@@ -1,0 +1,143 @@
+"""Device memory seen from Python: statistics, reuse, limits, pinned memory, storages, resize."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+import torch
+
+DEVICE = "fl:1"
+MB = 1 << 20
+pytestmark = pytest.mark.timeout(120)
+
+
+def test_statistics_follow_tensors() -> None:
+    gc.collect()
+    base = torch.fl.memory_allocated(DEVICE)
+    torch.fl.reset_peak_memory_stats(DEVICE)
+    x = torch.empty(3 * MB, dtype=torch.uint8, device=DEVICE)
+    y = torch.empty(2 * MB, dtype=torch.uint8, device=DEVICE)
+    assert torch.fl.memory_allocated(DEVICE) - base == 5 * MB
+    del y
+    assert torch.fl.memory_allocated(DEVICE) - base == 3 * MB
+    assert torch.fl.max_memory_allocated(DEVICE) - base == 5 * MB
+    assert torch.fl.memory_reserved(DEVICE) >= torch.fl.memory_allocated(DEVICE)
+    assert torch.accelerator.memory_allocated(DEVICE) == torch.fl.memory_allocated(DEVICE)
+    stats = torch.fl.memory_stats(DEVICE)
+    assert stats["allocated_bytes.all.current"] == torch.fl.memory_allocated(DEVICE)
+    assert "allocated_bytes" in torch.fl.memory_summary(DEVICE)
+    del x
+    assert torch.fl.memory_allocated(DEVICE) == base
+    torch.fl.empty_cache()
+    free, total = torch.fl.mem_get_info(DEVICE)
+    assert 0 < free <= total == torch.fl.get_device_properties(DEVICE).total_memory
+
+
+def test_the_snapshot_shows_the_tensor() -> None:
+    x = torch.empty(3000, device=DEVICE)
+    blocks = [b for s in torch.fl.memory_snapshot(DEVICE) for b in s["blocks"] if b["address"] == x.data_ptr()]
+    assert len(blocks) == 1 and blocks[0]["requested_size"] == 12000 and blocks[0]["state"] == "active_allocated"
+
+
+def test_freed_memory_is_reused() -> None:
+    addresses = set()
+    for _ in range(10):
+        addresses.add(torch.empty(5 * MB, dtype=torch.uint8, device=DEVICE).data_ptr())
+    assert len(addresses) == 1
+
+
+def test_training_does_not_grow() -> None:
+    model = torch.nn.Linear(64, 64).to(DEVICE)
+
+    def step() -> None:
+        model.zero_grad()
+        model(torch.ones(16, 64, device=DEVICE)).sum().backward()
+
+    step()
+    gc.collect()
+    torch.fl.synchronize(DEVICE)
+    before = torch.fl.memory_allocated(DEVICE), torch.fl.memory_reserved(DEVICE)
+    for _ in range(30):
+        step()
+    torch.fl.synchronize(DEVICE)
+    assert (torch.fl.memory_allocated(DEVICE), torch.fl.memory_reserved(DEVICE)) == before
+
+
+def test_device_memory_is_where_it_should_be() -> None:
+    for index in range(2):
+        x = torch.empty(10, device=f"fl:{index}")
+        assert x.device == x.untyped_storage().device == torch.device("fl", index)
+        assert x.view(2, 5).t().untyped_storage().device.index == index
+        assert x.new_empty(3).device.index == index
+        assert torch.empty_like(x).untyped_storage().device.index == index
+        assert x.resize_(100_000).untyped_storage().device.index == index
+
+
+def test_resize_keeps_contents() -> None:
+    x = torch.arange(6.0, device=DEVICE)
+    x.resize_(2, 5)
+    assert x.flatten()[:6].tolist() == [0, 1, 2, 3, 4, 5]
+    x.resize_(3)
+    assert x.tolist() == [0, 1, 2]
+    x.untyped_storage().resize_(0)
+    assert x.untyped_storage().nbytes() == 0
+    x.untyped_storage().resize_(12)
+    x.fill_(4)
+    assert x.tolist() == [4, 4, 4]
+    y = torch.empty(0, device=DEVICE)
+    y.set_(x)
+    y.add_(1)
+    assert x.tolist() == [5, 5, 5]
+
+
+def test_empty_tensors_have_no_memory_and_work() -> None:
+    before = torch.fl.memory_allocated(DEVICE)
+    x = torch.empty(0, 3, device=DEVICE)
+    assert torch.fl.memory_allocated(DEVICE) == before
+    assert (x + 1).shape == (0, 3) and x.sum().item() == 0 and x.cpu().shape == (0, 3)
+    assert (x @ torch.ones(3, 2, device=DEVICE)).shape == (0, 2)
+
+
+def test_pinned_memory() -> None:
+    x = torch.arange(1000.0)
+    assert not x.is_pinned()
+    pinned = x.pin_memory()
+    assert pinned.is_pinned() and pinned[10:].is_pinned() and torch.equal(pinned, x)
+    assert torch.empty(10, pin_memory=True).is_pinned()
+    device = pinned.to(DEVICE, non_blocking=True)
+    back = torch.empty(1000, pin_memory=True)
+    back.copy_(device, non_blocking=True)
+    torch.fl.synchronize(DEVICE)
+    assert torch.equal(back, x)
+    with pytest.raises(RuntimeError):
+        device.pin_memory()
+    for _ in range(20):  # freed while the copy is queued
+        torch.full((1 << 16,), 2.0).pin_memory().to(DEVICE, non_blocking=True)
+    torch.fl.synchronize(DEVICE)
+    torch.fl.host_memory_empty_cache()
+
+
+def test_the_host_cannot_read_device_memory_by_accident() -> None:
+    x = torch.ones(3, device=DEVICE)
+    with pytest.raises(TypeError):
+        x.numpy()
+    assert x.tolist() == [1, 1, 1] and float(x[0]) == 1.0 and bool(x[1] == 1)
+    assert "device='fl:1'" in repr(x)
+
+
+def test_memory_limits(run_python) -> None:
+    run_python("""
+        import gc, torch
+        assert torch.fl.get_device_properties(0).total_memory == 32 << 20
+        kept = []
+        try:
+            while True: kept.append(torch.empty(3 << 20, dtype=torch.uint8, device="fl:0"))
+        except torch.OutOfMemoryError as error:
+            assert "out of memory" in str(error)
+        assert 5 <= len(kept) <= 10, len(kept)
+        del kept; gc.collect()
+        big = torch.empty(30 << 20, dtype=torch.uint8, device="fl:0")     # cached pieces were given back
+        assert torch.fl.memory_stats(0)["num_alloc_retries"] >= 1
+        torch.empty(30 << 20, dtype=torch.uint8, device="fl:1")            # the other device is another memory
+    """, NINGUANG_MEMORY_MB="32")
