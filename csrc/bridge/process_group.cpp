@@ -45,19 +45,19 @@ T& only(std::vector<T>& list, const char* title) {
 }
 
 void check_list(const Tensors& list, int size, const char* title) {
-  TORCH_CHECK_VALUE(static_cast<int>(list.size()) == size, title, " needs one tensor per rank: the group has ", size,
-                    " ranks, the list ", list.size(), " tensors");
+  TORCH_CHECK_VALUE(static_cast<int>(list.size()) == size, title, " needs one tensor per rank: the group has ",
+                    size, " ranks, the list ", list.size(), " tensors");
 }
 
 void check_type(const at::Tensor& a, const at::Tensor& b, const char* title) {
-  TORCH_CHECK_TYPE(a.scalar_type() == b.scalar_type(), title, " needs tensors of one type, got ", a.scalar_type(), " and ",
-                   b.scalar_type());
+  TORCH_CHECK_TYPE(a.scalar_type() == b.scalar_type(), title, " needs tensors of one type, got ", a.scalar_type(),
+                   " and ", b.scalar_type());
 }
 
 void check_times(const at::Tensor& large, const at::Tensor& small, int size, const char* title) {
   check_type(large, small, title);
-  TORCH_CHECK_VALUE(large.numel() == small.numel() * size, title, " needs tensors of n and ", size, " * n elements, got ",
-                    small.numel(), " and ", large.numel());
+  TORCH_CHECK_VALUE(large.numel() == small.numel() * size, title, " needs tensors of n and ", size,
+                    " * n elements, got ", small.numel(), " and ", large.numel());
 }
 
 c10d::AllreduceOptions host_options(const Reduction& reduction, std::chrono::milliseconds timeout) {
@@ -75,8 +75,8 @@ Tensors flat(const TensorLists& lists) {
 
 }  // namespace
 
-StagedBackend::StagedBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, std::chrono::milliseconds timeout,
-                             HostFactory make_host)
+StagedBackend::StagedBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                             std::chrono::milliseconds timeout, HostFactory make_host)
     : Backend(rank, size),
       make_host_(std::move(make_host)),
       host_(make_host_(store, rank, size, timeout)),
@@ -90,11 +90,13 @@ void StagedBackend::setTimeout(std::chrono::milliseconds timeout) {
   host_->setTimeout(timeout);
 }
 
-c10::intrusive_ptr<c10d::Backend> StagedBackend::split(const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
+c10::intrusive_ptr<c10d::Backend> StagedBackend::split(const c10::intrusive_ptr<c10d::Store>& store,
+                                                       const std::vector<int>& ranks,
                                                        const c10::intrusive_ptr<Options>& options) {
   const auto own = std::find(ranks.begin(), ranks.end(), rank_);
   if (own == ranks.end()) return nullptr;
-  auto part = c10::make_intrusive<StagedBackend>(store, static_cast<int>(own - ranks.begin()), static_cast<int>(ranks.size()),
+  auto part = c10::make_intrusive<StagedBackend>(store, static_cast<int>(own - ranks.begin()),
+                                                 static_cast<int>(ranks.size()),
                                                  options ? options->timeout : options_->timeout, make_host_);
   if (options) {
     part->options_->group_name = options->group_name;
@@ -121,18 +123,19 @@ WorkPtr StagedBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions&
   return w;
 }
 
-void StagedBackend::allgather_part(StagedWork& w, std::vector<WorkPtr>& parts, const Tensors& outputs, const at::Tensor& input,
-                                   const c10d::AllgatherOptions& options) {
+void StagedBackend::allgather_part(StagedWork& w, std::vector<WorkPtr>& parts, const Tensors& outputs,
+                                   const at::Tensor& input, const c10d::AllgatherOptions& options) {
   check_list(outputs, size_, "all_gather");
   int64_t total = 0;
   for (const auto& output : outputs) {
     check_type(output, input, "all_gather");
     total += num_bytes(output);
   }
-  TORCH_CHECK_VALUE(outputs[rank_].numel() == input.numel(), "all_gather: the output for this rank has ", outputs[rank_].numel(),
-                    " elements, its input ", input.numel());
+  TORCH_CHECK_VALUE(outputs[rank_].numel() == input.numel(), "all_gather: the output for this rank has ",
+                    outputs[rank_].numel(), " elements, its input ", input.numel());
   at::Tensor all = blank_bytes(total), own = upload_of(input);
-  const bool even = std::all_of(outputs.begin(), outputs.end(), [&](const at::Tensor& t) { return t.numel() == input.numel(); });
+  const auto as_input = [&](const at::Tensor& t) { return t.numel() == input.numel(); };
+  const bool even = std::all_of(outputs.begin(), outputs.end(), as_input);
   int64_t offset = 0;
   for (int rank = 0; rank < size_; ++rank) {
     const int64_t count = num_bytes(outputs[rank]);
@@ -165,7 +168,8 @@ WorkPtr StagedBackend::_allgather_base(at::Tensor& output, at::Tensor& input, co
   return allgather_into_tensor_coalesced(outputs, inputs, options);
 }
 
-WorkPtr StagedBackend::allgather_coalesced(TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
+WorkPtr StagedBackend::allgather_coalesced(TensorLists& outputs, Tensors& inputs,
+                                           const c10d::AllgatherOptions& options) {
   if (on_host(outputs) && on_host(inputs)) return host_->allgather_coalesced(outputs, inputs, options);
   auto w = work(OpType::ALLGATHER_COALESCED, "flagos:all_gather_coalesced", inputs, flat(outputs));
   check_list(inputs, static_cast<int>(outputs.size()), "all_gather_coalesced");
@@ -175,7 +179,8 @@ WorkPtr StagedBackend::allgather_coalesced(TensorLists& outputs, Tensors& inputs
   return w;
 }
 
-WorkPtr StagedBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
+WorkPtr StagedBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                                       const c10d::AllgatherOptions& options) {
   if (on_host(outputs) && on_host(inputs)) return host_->allgather_into_tensor_coalesced(outputs, inputs, options);
   TORCH_CHECK_VALUE(inputs.size() == outputs.size(), "all_gather_single_coalesced needs as many inputs as outputs");
   auto w = work(OpType::_ALLGATHER_BASE, "flagos:_all_gather_base", inputs, outputs);
@@ -287,13 +292,15 @@ WorkPtr StagedBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions&
 
 WorkPtr StagedBackend::allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
   const auto plain = [&](const at::Tensor& t) {
-    return on_host(t) && plan_reduction(options.reduceOp, t.scalar_type(), "all_reduce_coalesced").plain(t.scalar_type());
+    const auto type = t.scalar_type();
+    return on_host(t) && plan_reduction(options.reduceOp, type, "all_reduce_coalesced").plain(type);
   };
   if (std::all_of(tensors.begin(), tensors.end(), plain)) return host_->allreduce_coalesced(tensors, options);
   return allreduce_staged(OpType::ALLREDUCE_COALESCED, "flagos:all_reduce_coalesced", tensors, options);
 }
 
-WorkPtr StagedBackend::allreduce_staged(OpType type, const char* title, Tensors& tensors, const c10d::AllreduceOptions& options) {
+WorkPtr StagedBackend::allreduce_staged(OpType type, const char* title, Tensors& tensors,
+                                        const c10d::AllreduceOptions& options) {
   auto w = work(type, title, tensors, tensors);
   std::vector<std::pair<Reduction, at::Tensor>> wires;
   for (const auto& tensor : tensors) {
@@ -315,7 +322,8 @@ WorkPtr StagedBackend::allreduce_staged(OpType type, const char* title, Tensors&
 }
 
 WorkPtr StagedBackend::allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) {
-  TORCH_CHECK_NOT_IMPLEMENTED(on_host(tensors), "all_reduce of sparse tensors on fl devices is not available; make them dense");
+  TORCH_CHECK_NOT_IMPLEMENTED(on_host(tensors),
+                              "all_reduce of sparse tensors on fl devices is not available; make them dense");
   return host_->allreduce_sparse(tensors, options);
 }
 
@@ -337,9 +345,10 @@ WorkPtr StagedBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& optio
   return w;
 }
 
-// gloo's own reduce-scatter is an all-reduce too; this one also takes pieces of different sizes, and its work has a future.
-WorkPtr StagedBackend::reduce_scatter_staged(OpType type, const char* title, Tensors& outputs, const TensorLists& inputs,
-                                             const c10d::ReduceScatterOptions& options) {
+// An all-reduce of which each rank keeps its piece. gloo's own reduce-scatter is one too, takes no pieces of different
+// sizes, and its work has no future.
+WorkPtr StagedBackend::reduce_scatter_staged(OpType type, const char* title, Tensors& outputs,
+                                             const TensorLists& inputs, const c10d::ReduceScatterOptions& options) {
   auto w = work(type, title, flat(inputs), outputs);
   std::vector<std::pair<Reduction, at::Tensor>> wires, own_pieces;
   for (size_t i = 0; i < outputs.size(); ++i) {
@@ -376,7 +385,8 @@ WorkPtr StagedBackend::reduce_scatter_staged(OpType type, const char* title, Ten
   return w;
 }
 
-WorkPtr StagedBackend::reduce_scatter(Tensors& outputs, TensorLists& inputs, const c10d::ReduceScatterOptions& options) {
+WorkPtr StagedBackend::reduce_scatter(Tensors& outputs, TensorLists& inputs,
+                                      const c10d::ReduceScatterOptions& options) {
   const at::Tensor& output = only(outputs, "reduce_scatter");
   const Tensors& pieces = only(inputs, "reduce_scatter");
   check_list(pieces, size_, "reduce_scatter");
@@ -384,10 +394,12 @@ WorkPtr StagedBackend::reduce_scatter(Tensors& outputs, TensorLists& inputs, con
   return reduce_scatter_staged(OpType::REDUCE_SCATTER, "flagos:reduce_scatter", outputs, inputs, options);
 }
 
-WorkPtr StagedBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) {
+WorkPtr StagedBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                                            const c10d::ReduceScatterOptions& options) {
   check_times(input, output, size_, "reduce_scatter_single");
   Tensors outputs{output};
-  return reduce_scatter_staged(OpType::_REDUCE_SCATTER_BASE, "flagos:_reduce_scatter_base", outputs, {{input}}, options);
+  const TensorLists inputs{{input}};
+  return reduce_scatter_staged(OpType::_REDUCE_SCATTER_BASE, "flagos:_reduce_scatter_base", outputs, inputs, options);
 }
 
 WorkPtr StagedBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
@@ -398,8 +410,8 @@ WorkPtr StagedBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors
     check_times(inputs[i], outputs[i], size_, "reduce_scatter_single");
     lists.push_back({inputs[i]});
   }
-  return reduce_scatter_staged(OpType::REDUCE_SCATTER_TENSOR_COALESCED, "flagos:reduce_scatter_tensor_coalesced", outputs, lists,
-                               options);
+  return reduce_scatter_staged(OpType::REDUCE_SCATTER_TENSOR_COALESCED, "flagos:reduce_scatter_tensor_coalesced",
+                               outputs, lists, options);
 }
 
 // ---- point to point, barriers

@@ -15,16 +15,16 @@ class StagedBackend final : public c10d::Backend {
   using Tensors = std::vector<at::Tensor>;
   using TensorLists = std::vector<std::vector<at::Tensor>>;
   // Makes the inner backend of a new group.
-  using HostFactory = std::function<c10::intrusive_ptr<c10d::Backend>(const c10::intrusive_ptr<c10d::Store>&, int rank, int size,
-                                                                      std::chrono::milliseconds timeout)>;
+  using HostFactory = std::function<c10::intrusive_ptr<c10d::Backend>(
+      const c10::intrusive_ptr<c10d::Store>&, int rank, int size, std::chrono::milliseconds timeout)>;
 
   // A type of its own, for torch.distributed.split_group copies the options of the group it splits.
   struct StagedOptions final : Options {
     explicit StagedOptions(std::chrono::milliseconds timeout) : Options("flagos", timeout) {}
   };
 
-  StagedBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, std::chrono::milliseconds timeout,
-                HostFactory make_host);
+  StagedBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                std::chrono::milliseconds timeout, HostFactory make_host);
 
   const std::string getBackendName() const override { return "flagos"; }
   c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
@@ -47,12 +47,15 @@ class StagedBackend final : public c10d::Backend {
   WorkPtr allgather(TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override;
   WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) override;
   WorkPtr allgather_coalesced(TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override;
-  WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override;
+  WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const c10d::AllgatherOptions& options) override;
   WorkPtr gather(TensorLists& outputs, Tensors& inputs, const c10d::GatherOptions& options) override;
   WorkPtr scatter(Tensors& outputs, TensorLists& inputs, const c10d::ScatterOptions& options) override;
   WorkPtr reduce_scatter(Tensors& outputs, TensorLists& inputs, const c10d::ReduceScatterOptions& options) override;
-  WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) override;
-  WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) override;
+  WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                               const c10d::ReduceScatterOptions& options) override;
+  WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const c10d::ReduceScatterOptions& options) override;
   WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_rows,
                         std::vector<int64_t>& input_rows, const c10d::AllToAllOptions& options) override;
   WorkPtr alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) override;
@@ -63,8 +66,10 @@ class StagedBackend final : public c10d::Backend {
   void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override;
 
  private:
-  c10::intrusive_ptr<StagedWork> work(c10d::OpType type, const char* title, const Tensors& inputs, const Tensors& results) const;
-  WorkPtr allreduce_staged(c10d::OpType type, const char* title, Tensors& tensors, const c10d::AllreduceOptions& options);
+  c10::intrusive_ptr<StagedWork> work(c10d::OpType type, const char* title, const Tensors& inputs,
+                                      const Tensors& results) const;
+  WorkPtr allreduce_staged(c10d::OpType type, const char* title, Tensors& tensors,
+                           const c10d::AllreduceOptions& options);
   // inputs[i] for outputs[i]: a tensor per rank, or one tensor of which each rank gets an equal part.
   WorkPtr reduce_scatter_staged(c10d::OpType type, const char* title, Tensors& outputs, const TensorLists& inputs,
                                 const c10d::ReduceScatterOptions& options);

@@ -1,3 +1,5 @@
+// The table of reductions: operation and type of the caller to operation and type on the wire, and the conversions on
+// either side of it.
 #include "bridge/reduction.h"
 
 #include <ATen/Functions.h>
@@ -14,8 +16,12 @@ const char* op_name(const ReduceOp& op) {
   return op.op_ <= ReduceOp::PREMUL_SUM ? kNames[op.op_] : "an unknown operation";
 }
 
-bool is_bitwise(const ReduceOp& op) { return op.op_ == ReduceOp::BAND || op.op_ == ReduceOp::BOR || op.op_ == ReduceOp::BXOR; }
-bool is_sum(const ReduceOp& op) { return op.op_ == ReduceOp::SUM || op.op_ == ReduceOp::AVG || op.op_ == ReduceOp::PREMUL_SUM; }
+bool is_bitwise(const ReduceOp& op) {
+  return op.op_ == ReduceOp::BAND || op.op_ == ReduceOp::BOR || op.op_ == ReduceOp::BXOR;
+}
+bool is_sum(const ReduceOp& op) {
+  return op.op_ == ReduceOp::SUM || op.op_ == ReduceOp::AVG || op.op_ == ReduceOp::PREMUL_SUM;
+}
 bool is_order(const ReduceOp& op) { return op.op_ == ReduceOp::MIN || op.op_ == ReduceOp::MAX; }
 
 // Undefined: there is no exact way.
@@ -70,7 +76,8 @@ at::Tensor pack(const Reduction& reduction, const at::Tensor& tensor) {
   if (reduction.wanted.op_ != ReduceOp::PREMUL_SUM) return host;
   const auto* factor = static_cast<const c10d::PreMulSumSupplement*>(reduction.wanted.supplement_.get());
   TORCH_CHECK(factor != nullptr, "PREMUL_SUM without its factor");
-  return factor->tensor_factor.defined() ? host.mul_(download(factor->tensor_factor).view(at::IntArrayRef{})) : host.mul_(factor->double_factor);
+  if (!factor->tensor_factor.defined()) return host.mul_(factor->double_factor);
+  return host.mul_(download(factor->tensor_factor).view(at::IntArrayRef{}));
 }
 
 void finish_reduction(const Reduction& reduction, at::Tensor wire, int group_size) {

@@ -19,7 +19,7 @@ struct Reduction {
 // Raises NotImplementedError naming collective, operation and type where no exact way exists.
 Reduction plan_reduction(const c10d::ReduceOp& op, at::ScalarType type, const char* title);
 
-// A contiguous copy on the host in the wire type, pre-scaled for PREMUL_SUM. A complex tensor has a last dimension of 2.
+// A contiguous host copy in the wire type, pre-scaled for PREMUL_SUM. A complex tensor gets a last dimension of 2.
 at::Tensor pack(const Reduction& reduction, const at::Tensor& tensor);
 // What is left after the sum, in place.
 void finish_reduction(const Reduction& reduction, at::Tensor wire, int group_size);

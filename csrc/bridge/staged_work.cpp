@@ -16,7 +16,8 @@ namespace {
 std::vector<c10::Device> fl_devices_of(const std::vector<at::Tensor>& tensors) {
   std::vector<c10::Device> devices;
   for (const auto& t : tensors)
-    if (t.is_privateuseone() && std::find(devices.begin(), devices.end(), t.device()) == devices.end()) devices.push_back(t.device());
+    if (t.is_privateuseone() && std::find(devices.begin(), devices.end(), t.device()) == devices.end())
+      devices.push_back(t.device());
   std::sort(devices.begin(), devices.end(), [](auto a, auto b) { return a.index() < b.index(); });
   return devices;
 }

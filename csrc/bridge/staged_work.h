@@ -1,5 +1,5 @@
-// The handle of one collective that runs on the host for tensors on fl devices: it waits for the host collective, copies
-// the results to the devices, and only then is complete. Knows nothing of which collective it is; process_group.cpp does.
+// The handle of one collective that runs on the host for tensors on fl devices: it waits for the host collective,
+// copies the results to the devices, and only then is complete. Which collective it is, only process_group.cpp knows.
 #pragma once
 #include <c10/core/Event.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>

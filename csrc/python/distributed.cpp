@@ -75,8 +75,8 @@ void bind_distributed(py::module& m) {
       .def("__deepcopy__", [](const Options& self, const py::dict&) { return c10::make_intrusive<Options>(self); });
   py::class_<StagedBackend, NoGilHolder<StagedBackend>, c10d::Backend>(m, "StagedBackend")
       .def_property_readonly("options", &StagedBackend::options);
-  m.def("make_process_group", &make_process_group, py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout"),
-        py::arg("make_host"), py::arg("name"), py::arg("global_ranks"));
+  m.def("make_process_group", &make_process_group, py::arg("store"), py::arg("rank"), py::arg("size"),
+        py::arg("timeout"), py::arg("make_host"), py::arg("name"), py::arg("global_ranks"));
   m.def("complete_group", &bridge::complete_group);
 }
 

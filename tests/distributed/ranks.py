@@ -76,7 +76,7 @@ class Ranks:
         path = os.path.join(tempfile.mkdtemp(), "store")
         self._answers = context.Queue()
         self._orders = [context.Queue() for _ in range(WORLD)]
-        self._processes = [context.Process(target=_serve, args=(rank, path, self._backend, self._orders[rank], self._answers))
-                           for rank in range(WORLD)]
+        self._processes = [context.Process(target=_serve, args=(rank, path, self._backend, orders, self._answers))
+                           for rank, orders in enumerate(self._orders)]
         for process in self._processes:
             process.start()

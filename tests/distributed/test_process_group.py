@@ -1,4 +1,7 @@
-"""The c10d backend "flagos": every collective on fl devices against what torch computes on the CPU, in two processes."""
+"""The c10d backend "flagos": every collective on fl devices, in two processes, against what torch computes on the CPU.
+
+The mathematics of a collective is done here on the CPU from all ranks' inputs, which every rank knows.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +72,7 @@ def all_gather(device, dtype):
     rank, want = dist.get_rank(), [value(r, dtype) for r in range(WORLD)]
     out = [strided(torch.zeros(3, 4, dtype=dtype), device), torch.zeros(3, 4, dtype=dtype, device=device)]
     dist.all_gather(out, strided(value(rank, dtype), device))
-    for got, expected in zip(out, want):
+    for got, expected in zip(out, want, strict=True):
         same(got, expected, device)
     out = torch.zeros(6, 4, dtype=dtype, device=device)
     dist.all_gather_into_tensor(out, value(rank, dtype).to(device))
@@ -88,7 +91,7 @@ def gather_and_scatter(device, dtype):
     for root in range(WORLD):
         out = [torch.zeros(3, 4, dtype=dtype, device=device) for _ in range(WORLD)] if rank == root else None
         dist.gather(strided(want[rank], device), out, dst=root)
-        for got, expected in zip(out or [], want):
+        for got, expected in zip(out or [], want if out else [], strict=True):
             same(got, expected, device)
         got = strided(torch.zeros(3, 4, dtype=dtype), device)
         dist.scatter(got, [t.to(device) for t in want] if rank == root else None, src=root)
@@ -132,13 +135,13 @@ def point_to_point(device, dtype):
 
 
 def point_to_point_polled(device):
-    """Tags out of order, completion by polling and by a future: nothing may block on an earlier receive."""
+    """Completion seen by polling and by a future, without wait(), while another message goes the other way."""
     rank = dist.get_rank()
     if rank == 0:
         dist.recv(torch.zeros(1, device=device), 1, tag=9)
         dist.send(torch.full((2,), 1.0, device=device), 1, tag=1)
         return
-    first, second, third = (torch.zeros(2, device=device) for _ in range(3))
+    first = torch.zeros(2, device=device)
     late = dist.irecv(first, 0, tag=1)
     assert not late.is_completed()
     future = late.get_future()
@@ -148,7 +151,6 @@ def point_to_point_polled(device):
     while not late.is_completed():
         assert time.monotonic() < deadline
     same(first, torch.ones(2), device)
-    del second, third
 
 
 MOVING = [broadcast, all_gather, gather_and_scatter, all_to_all, point_to_point]
@@ -273,8 +275,9 @@ def _refused(device):
         with pytest.raises(NotImplementedError, match=text) as error:
             dist.all_reduce(torch.ones(2, device=device).to(dtype), op)
         assert {torch.float32: "Float", torch.bool: "Bool"}[dtype] in str(error.value)
+    one = torch.ones(1, device=device)
     with pytest.raises(ValueError, match="2 ranks"):
-        dist.distributed_c10d._get_default_group().allgather([[torch.ones(1, device=device)]], [torch.ones(1, device=device)])
+        dist.distributed_c10d._get_default_group().allgather([[one]], [one])
 
 
 def test_what_is_missing_is_said(ranks):
@@ -302,7 +305,7 @@ def _coalesced(device):
     for op in (Op.SUM, Op.AVG):
         tensors = [value(rank, torch.bfloat16, shape).to(device) for shape in shapes]
         dist.all_reduce_coalesced(tensors, op)
-        for t, shape in zip(tensors, shapes):
+        for t, shape in zip(tensors, shapes, strict=True):
             same(t, reduced(op, t.dtype, shape), device)
     inputs = [value(rank, torch.float32).to(device), value(rank, torch.int32).to(device)]
     outputs = [torch.zeros(6, 4, dtype=t.dtype, device=device) for t in inputs]
@@ -397,8 +400,6 @@ def _subgroups(device):
         t = torch.ones(2, device=where)
         dist.all_reduce(t, group=both)
         assert t.tolist() == [float(WORLD)] * 2
-    split = dist.distributed_c10d._get_default_group()._get_backend(device)
-    assert split.supports_splitting and split.name() == "flagos"
     for group in [*alone[rank:rank + 1], both]:
         dist.destroy_process_group(group)
 
@@ -424,15 +425,16 @@ def _ddp(device, options):
             optimizer.zero_grad()
         whole(batch).square().mean().backward()
         parallel(batch.chunk(WORLD)[rank].to(device)).square().mean().backward()
-        for a, b in zip(parallel.parameters(), whole.parameters()):
+        for a, b in zip(parallel.parameters(), whole.parameters(), strict=True):
             torch.testing.assert_close(a.grad.cpu(), b.grad, rtol=1e-4, atol=1e-5)
         for optimizer in optimizers:
             optimizer.step()
-    for a, b in zip(parallel.parameters(), whole.parameters()):
+    for a, b in zip(parallel.parameters(), whole.parameters(), strict=True):
         torch.testing.assert_close(a.detach().cpu(), b.detach(), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("options", [{}, {"gradient_as_bucket_view": True}, {"bucket_cap_mb": 1e-4, "gradient_as_bucket_view": True},
+@pytest.mark.parametrize("options", [{}, {"gradient_as_bucket_view": True},
+                                     {"bucket_cap_mb": 1e-4, "gradient_as_bucket_view": True},
                                      {"find_unused_parameters": True}, {"static_graph": True}], ids=str)
 def test_ddp_equals_one_process_on_the_whole_batch(ranks, options):
     ranks.run(_ddp, options)
@@ -447,12 +449,34 @@ def _ddp_hook(device):
         model(torch.ones(2, 8, device=device) * (dist.get_rank() + 1)).sum().backward()
         gathered = [None] * WORLD
         dist.all_gather_object(gathered, [p.grad.cpu() for p in model.parameters()])
-        for a, b in zip(*gathered):
+        for a, b in zip(*gathered, strict=True):
             torch.testing.assert_close(a, b, rtol=0, atol=0)
 
 
 def test_ddp_hooks(ranks):
     ranks.run(_ddp_hook)
+
+
+
+def test_fully_sharded_training_equals_one_process(ranks):
+    ranks.run(_fsdp)
+
+
+def _fsdp(device):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    whole, sharded = _model(), _model().to(device)
+    fully_shard(sharded, mesh=init_device_mesh(device.type, (WORLD,)))
+    optimizers = [torch.optim.AdamW(m.parameters(), lr=0.01) for m in (whole, sharded)]
+    for batch in torch.randn(3, 2 * WORLD, 8):
+        whole(batch).square().mean().backward()
+        sharded(batch.chunk(WORLD)[dist.get_rank()].to(device)).square().mean().backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+    for a, b in zip(sharded.parameters(), whole.parameters(), strict=True):
+        torch.testing.assert_close(a.full_tensor().cpu(), b.detach(), rtol=1e-4, atol=1e-5)
 
 
 # ---- whole processes

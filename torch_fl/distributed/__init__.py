@@ -2,8 +2,8 @@
 
     torch.distributed.init_process_group()            # or backend="flagos"
 
-Until a communication library of the chips is loaded, collectives are staged: device tensors are copied to the host, gloo
-runs the collective there, the results are copied back. The first group says so once. The C++ side is
+Until a communication library of the chips is loaded, collectives are staged: device tensors are copied to the host,
+gloo runs the collective there, the results are copied back. The first group says so once. The C++ side is
 csrc/bridge/process_group.cpp.
 """
 
@@ -66,8 +66,8 @@ def _complete_unnamed_groups() -> None:
     """Make `init_process_group()` without a backend name work for an out-of-tree device.
 
     torch takes our backend for the device, but then declares gloo the default although the group has none, and the
-    group has no backend for CPU tensors (distributed_c10d._new_process_group_helper in 2.13 and 2.14). There is no hook;
-    every new group passes _register_process_group with all its backends in place.
+    group has no backend for CPU tensors (distributed_c10d._new_process_group_helper in torch 2.13). There is no hook
+    for a backend; every new group passes _register_process_group with all its backends in place.
     """
     from torch.distributed import distributed_c10d
 
