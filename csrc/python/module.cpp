@@ -180,6 +180,7 @@ void bind_devices(py::module& m) {
       if (names[id] != nullptr && uniop == names[id]) return device(index).kernel(id, dtype_by_name(in), dtype_by_name(out)) != nullptr;
     throw py::value_error("unknown UniOp: " + uniop);
   });
+  m.def("seed_new_generators", &bridge::seed_new_generators);
   m.def("default_generator", [](int index) {
     return py::reinterpret_steal<py::object>(THPGenerator_Wrap(bridge::default_generator(static_cast<c10::DeviceIndex>(index))));
   });
