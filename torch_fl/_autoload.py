@@ -62,12 +62,13 @@ def _register() -> None:
     if not hasattr(torch.Tensor, f"is_{name}"):
         torch.utils.generate_methods_for_privateuse1_backend(for_tensor=True, for_module=True, for_packed_sequence=True,
                                                              for_storage=True)
-    from torch_fl import distributed, routing
+    from torch_fl import distributed, integrations, routing
     from torch_fl.device import _lifecycle
 
     _lifecycle.install()
     routing._install()
     distributed._install(name)
+    integrations.apply()
 
 
 def _info() -> dict[str, Any]:

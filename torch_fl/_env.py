@@ -20,7 +20,7 @@ from typing import Any
 
 from torch_fl._errors import ConfigError
 
-__all__ = ["VARIABLES", "Variable", "get", "is_set", "raw", "report", "unknown"]
+__all__ = ["VARIABLES", "Variable", "external", "get", "is_set", "raw", "report", "unknown"]
 
 LOG_LEVELS = ("debug", "info", "warning", "error", "off")
 _TRUE = ("1", "true", "yes", "on")
@@ -154,6 +154,8 @@ VARIABLES: dict[str, Variable] = {
         Variable("TORCH_FL_GENERIC_KERNEL", "switch", _parse_bool, None,
                  "Whether kernel libraries may be used. Not set: `fallback.enable_generic_kernel` of the configuration "
                  "file, else on."),
+        Variable("TORCH_FL_INTEGRATIONS", "list of names", _parse_list, None,
+                 "Patches of other software to apply, `none` for none. Not set: all of torch_fl/integrations."),
         Variable("TORCH_FL_ALLOC_MAX_SPLIT_BYTES", "bytes", _parse_bytes, None,
                  "Cached blocks larger than this are not split. Not set: `memory.max_split_bytes` of the configuration "
                  "file, else no limit."),
@@ -173,6 +175,11 @@ def raw(name: str) -> tuple[str, str] | None:
         if candidate and candidate in os.environ:
             return candidate, os.environ[candidate]
     return None
+
+
+def external(name: str, default: str) -> str:
+    """Return the text of a variable that is not ours (torchrun's, say)."""
+    return os.environ.get(name, default)
 
 
 def is_set(name: str) -> bool:

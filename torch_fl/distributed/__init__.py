@@ -9,9 +9,7 @@ csrc/bridge/process_group.cpp.
 
 from __future__ import annotations
 
-import functools
 import logging
-import os
 from typing import Any
 
 __all__ = ["BACKEND"]
@@ -28,20 +26,20 @@ def _install(device_name: str) -> None:
     if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
         return
     # One backend object serves the CPU too, so that a group named "flagos" takes tensors of both kinds. PyTorch's
-    # default for the CPU stays gloo: an entry that exists is not replaced.
+    # default for the CPU stays gloo: an entry that exists is not replaced. Groups without a name need one patch more:
+    # torch_fl/integrations/unnamed_groups.py.
     torch.distributed.Backend.register_backend(BACKEND, _make_backend, extended_api=True, devices=[device_name, "cpu"])
-    _complete_unnamed_groups()
 
 
 def _make_backend(options: Any, backend_options: Any) -> Any:
     """Make the backend of one group: `options` is torch's _DistributedBackendOptions."""
     from torch.distributed import PrefixStore
 
-    from torch_fl import _C
+    from torch_fl import _C, _env
 
     _tell_once(options.group_rank)
     # After an elastic restart the store still has the addresses of the processes that died.
-    store = PrefixStore(f"{BACKEND}/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", options.store)
+    store = PrefixStore(f"{BACKEND}/{_env.external('TORCHELASTIC_RESTART_COUNT', '0')}", options.store)
     ranks = list(options.global_ranks_in_group) or list(range(options.group_size))
     return _C.make_process_group(store, options.group_rank, options.group_size, options.timeout, _make_gloo,
                                  options.group_id, ranks)
@@ -61,26 +59,3 @@ def _tell_once(rank: int) -> None:
                  "collectives on fl devices are staged through host memory and run by gloo: correct, but slow. "
                  "No communication library for the chips is in use")
 
-
-def _complete_unnamed_groups() -> None:
-    """Make `init_process_group()` without a backend name work for an out-of-tree device.
-
-    torch takes our backend for the device, but then declares gloo the default although the group has none, and the
-    group has no backend for CPU tensors (distributed_c10d._new_process_group_helper in torch 2.13). There is no hook
-    for a backend; every new group passes _register_process_group with all its backends in place.
-    """
-    from torch.distributed import distributed_c10d
-
-    from torch_fl import _C
-
-    register = getattr(distributed_c10d, "_register_process_group", None)
-    if register is None:
-        _log.info("this torch has no _register_process_group: name the backend, init_process_group('%s')", BACKEND)
-        return
-
-    @functools.wraps(register)
-    def complete_and_register(name: Any, group: Any) -> None:
-        _C.complete_group(group)
-        register(name, group)
-
-    distributed_c10d._register_process_group = complete_and_register
