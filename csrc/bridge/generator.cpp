@@ -5,6 +5,8 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/GeneratorForPrivateuseone.h>
 
+#include <atomic>
+#include <mutex>
 #include <vector>
 
 #include "core/counters.h"
@@ -57,6 +59,13 @@ at::Generator make_generator(c10::DeviceIndex index) {
   return at::make_generator<PhiloxGenerator>(index);
 }
 
+namespace {
+// torch.manual_seed() of a process that has not opened its chips yet; also for chips that are registered later.
+std::atomic<uint64_t> seed_of_new{c10::default_rng_seed_val};
+}  // namespace
+
+void seed_new_generators(uint64_t seed) { seed_of_new.store(seed); }
+
 const at::Generator& default_generator(c10::DeviceIndex index) {
   static std::mutex mutex;
   static auto* generators = new std::vector<at::Generator>(kMaxDevices);
@@ -64,7 +73,10 @@ const at::Generator& default_generator(c10::DeviceIndex index) {
   device(index);
   std::lock_guard lock(mutex);
   at::Generator& slot = (*generators)[index];
-  if (!slot.defined()) slot = at::make_generator<PhiloxGenerator>(index);
+  if (!slot.defined()) {
+    slot = at::make_generator<PhiloxGenerator>(index);
+    slot.set_current_seed(seed_of_new.load());
+  }
   return slot;
 }
 

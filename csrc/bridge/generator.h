@@ -37,6 +37,8 @@ class PhiloxGenerator final : public c10::GeneratorImpl {
 
 const at::Generator& default_generator(c10::DeviceIndex index);  // -1: current device
 at::Generator make_generator(c10::DeviceIndex index);
+// The first seed of the default generators that are not made yet.
+void seed_new_generators(uint64_t seed);
 
 struct PhiloxState {
   uint64_t seed, offset;

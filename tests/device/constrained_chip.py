@@ -19,6 +19,7 @@ class Chip:
         source = Path(__file__).parent / "adapters" / "constrained.c"
         subprocess.run(["gcc", "-std=c11", "-O1", "-shared", "-fPIC", "-D_POSIX_C_SOURCE=200809L", f"-DCHIP={name}", *flags,
                         f"-I{include_dir()}", str(source), "-o", str(library), "-lm"], check=True)
+        torch.fl.init()  # the reference chip first: fl:0 and fl:1
         (self.device,) = torch_fl.register_device(str(library))
         self._library = ctypes.CDLL(str(library))
 

@@ -6,6 +6,10 @@ first call that needs one.
 
 from __future__ import annotations
 
+import sys
+import types
+from typing import Any
+
 from torch_fl.device._context import (
     _is_in_bad_fork as _is_in_bad_fork,
 )
@@ -69,3 +73,15 @@ __all__ = [
     "memory_snapshot", "memory_stats", "memory_summary", "reset_accumulated_memory_stats", "reset_peak_memory_stats",
     "seed", "seed_all", "set_device", "set_rng_state", "set_rng_state_all", "set_stream", "stream", "synchronize",
 ]  # fmt: skip
+
+
+class _CallableModule(types.ModuleType):
+    """This package has the name of the public function torch_fl.device("ninguang:1"), so it is that function too."""
+
+    def __call__(self, name: str) -> Any:
+        from torch_fl.device import _registration
+
+        return _registration.device(name)
+
+
+sys.modules[__name__].__class__ = _CallableModule

@@ -17,6 +17,7 @@ __all__ = ["add_alias", "aliases", "resolve", "unregister_alias"]
 _aliases: dict[str, int] = {}  # name -> flat index of its device 0
 _counts: dict[str, int] = {}
 _mode: AliasMode | None = None
+_loads_registered = False  # PyTorch has no way to take it back
 _PATTERN = re.compile(r"([A-Za-z][A-Za-z0-9_-]*)(?::(\d+))?")
 
 
@@ -60,14 +61,16 @@ def resolve(name: str) -> Any:
 
 def add_alias(name: str, first: int, count: int) -> None:
     """Make `name` and `name:i` stand for the devices first … first + count - 1."""
-    global _mode
+    global _mode, _loads_registered
     if name == torch._C._get_privateuse1_backend_name():
         return
     _aliases[name], _counts[name] = first, count
     if _mode is None:
         _mode = AliasMode()
         _mode.__enter__()
+    if not _loads_registered:
         torch.serialization.register_package(19, lambda storage: None, _restore)
+        _loads_registered = True
 
 
 def _restore(storage: Any, location: str) -> Any:

@@ -10,48 +10,31 @@ import torch
 from torch_fl import _C
 from torch_fl.device._context import _index
 
-# Seeds given before the chips are opened: applied to every device when they are.
-_pending_seed: int | None = None
-
 
 def _get_generator(device: Any = None) -> torch.Generator:
-    return _generator(_index(device))
-
-
-def _generator(index: int) -> torch.Generator:
-    _apply_pending()
-    return _C.default_generator(index)
-
-
-def _apply_pending() -> None:
-    global _pending_seed
-    if _pending_seed is not None and _C.device_count() > 0:
-        seed, _pending_seed = _pending_seed, None
-        for index in range(_C.device_count()):
-            _C.default_generator(index).manual_seed(seed)
+    return _C.default_generator(_index(device))
 
 
 def manual_seed(seed: int) -> None:
     """Seed the current device's generator."""
-    _generator(_C.current_device()).manual_seed(int(seed))
+    _C.default_generator(_C.current_device()).manual_seed(int(seed))
 
 
 def manual_seed_all(seed: int) -> None:
     """Seed the generators of all devices; does not open chips: the seed waits for them."""
-    global _pending_seed
     if _C.in_bad_fork():
         return
+    seed = int(seed)
+    _C.seed_new_generators(seed % 2**64)  # of devices that are opened later
     if not _C.devices_opened():
-        _pending_seed = int(seed)
         return
-    _pending_seed = None
     for index in range(_C.device_count()):
-        _C.default_generator(index).manual_seed(int(seed))
+        _C.default_generator(index).manual_seed(seed)
 
 
 def seed() -> int:
     """Seed the current device's generator with a random number; return it."""
-    return _generator(_C.current_device()).seed()
+    return _C.default_generator(_C.current_device()).seed()
 
 
 def seed_all() -> None:
@@ -61,17 +44,17 @@ def seed_all() -> None:
 
 def initial_seed() -> int:
     """Return the current device's seed."""
-    return _generator(_C.current_device()).initial_seed()
+    return _C.default_generator(_C.current_device()).initial_seed()
 
 
 def get_rng_state(device: Any = None) -> torch.Tensor:
     """Return a device's generator state: a CPU uint8 tensor of 16 bytes (seed, offset)."""
-    return _generator(_index(device)).get_state()
+    return _C.default_generator(_index(device)).get_state()
 
 
 def get_rng_state_all() -> list[torch.Tensor]:
     """Return the states of all devices."""
-    return [_generator(index).get_state() for index in range(_C.device_count())]
+    return [_C.default_generator(index).get_state() for index in range(_C.device_count())]
 
 
 def set_rng_state(new_state: torch.Tensor, device: Any = None) -> None:
@@ -80,7 +63,7 @@ def set_rng_state(new_state: torch.Tensor, device: Any = None) -> None:
     Raises:
         TypeError: not a CPU uint8 tensor of 16 bytes.
     """
-    _generator(_index(device)).set_state(new_state)
+    _C.default_generator(_index(device)).set_state(new_state)
 
 
 def set_rng_state_all(new_states: Iterable[torch.Tensor]) -> None:

@@ -1,0 +1,117 @@
+"""Two adapters in one process: copies between their devices, autograd on each, mistakes told, names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch_fl
+from constrained_chip import Chip, drop_aliases
+from torch_fl import routing
+
+NINGUANG = torch.device("fl:1")
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture(scope="module", params=[(), ("-DOPAQUE",)], ids=["pointers", "handles"])
+def other(request, tmp_path_factory) -> Iterator[torch.device]:
+    name = "second" if not request.param else "second_opaque"
+    chip = Chip(tmp_path_factory.mktemp("adapters"), name, "-DSTRIDED_COPY", *request.param)
+    yield chip.device
+    drop_aliases()
+
+
+def test_both_are_listed(other: torch.device) -> None:
+    devices = {d["device"]: d["chip"] for d in torch_fl.list_devices()}
+    assert devices["fl:0"] == devices["fl:1"] == "ninguang" and devices[str(other)].startswith("second")
+    assert other.index >= 2 and torch.fl.device_count() == len(devices)
+    chip = devices[str(other)]
+    assert torch_fl.device(chip) == other and torch.ones(2, device=chip).device == other
+    assert torch.fl.get_device_name(other) == "Constrained"
+    with pytest.raises(RuntimeError, match="does not exist"):
+        torch_fl.device(f"{chip}:1")
+
+
+@pytest.mark.parametrize("layout", ["dense", "transposed", "sliced", "other type", "bits"])
+@pytest.mark.parametrize("non_blocking", [False, True])
+def test_copies_between_chips(other: torch.device, layout: str, non_blocking: bool) -> None:
+    x = torch.randn(4, 6, 3, generator=torch.Generator().manual_seed(0))
+    views = {"dense": lambda t: t, "transposed": lambda t: t.transpose(0, 2), "sliced": lambda t: t[1:, ::2],
+             "other type": lambda t: t.to(torch.int32), "bits": lambda t: torch._neg_view(t)}  # fmt: skip
+    for source, target in ((NINGUANG, other), (other, NINGUANG)):
+        moved = views[layout](x.to(source)).to(target, non_blocking=non_blocking)
+        assert moved.device == target and torch.equal(moved.cpu().resolve_neg(), views[layout](x).resolve_neg())
+        into = torch.zeros(6, 4, 3, device=target).transpose(0, 1)
+        into.copy_(x.to(source), non_blocking=non_blocking)
+        assert torch.equal(into.cpu(), x)
+
+
+def test_copies_are_ordered_with_both_streams(other: torch.device) -> None:
+    for _ in range(20):
+        x = torch.zeros(1000, device=NINGUANG)
+        for _ in range(5):
+            x += 1
+        y = x.to(other, non_blocking=True)
+        x.zero_()
+        z = (y + 1).to(NINGUANG, non_blocking=True)
+        assert (z + x).sum().item() == 6000
+
+
+def test_operands_of_two_chips_are_refused(other: torch.device) -> None:
+    a, b = torch.ones(3, device=NINGUANG), torch.ones(3, device=other)
+    for call in (lambda: a + b, lambda: torch.mm(a[None], b[:, None]), lambda: a.copy_(b).add_(b), lambda: torch.cat([a, b]),
+                 lambda: torch.where(a > 0, a, b), lambda: torch.addmm(a[:1, None], b[None], a[:, None]),
+                 lambda: torch.linalg.cross(a, b)):  # fmt: skip
+        with pytest.raises(RuntimeError, match="same device"):
+            call()
+
+
+def test_autograd_runs_on_each_device(other: torch.device) -> None:
+    torch.manual_seed(0)
+    first, second = torch.nn.Linear(4, 5), torch.nn.Linear(5, 2)
+    x = torch.randn(3, 4)
+
+    def grads(a: torch.device, b: torch.device) -> list[torch.Tensor]:
+        import copy
+
+        one, two = copy.deepcopy(first).to(a), copy.deepcopy(second).to(b)
+        two(torch.relu(one(x.to(a))).to(b)).square().sum().backward()
+        assert all(p.grad.device == a for p in one.parameters()) and all(p.grad.device == b for p in two.parameters())
+        return [p.grad.cpu() for p in (*one.parameters(), *two.parameters())]
+
+    wanted = grads(torch.device("cpu"), torch.device("cpu"))
+    for a, b in ((NINGUANG, other), (other, NINGUANG), (other, other), (torch.device("fl:0"), NINGUANG)):
+        for got, want in zip(grads(a, b), wanted, strict=True):
+            torch.testing.assert_close(got, want)
+
+
+def test_each_device_has_its_own_counts_and_memory(other: torch.device) -> None:
+    held = torch.fl.memory_allocated(NINGUANG)
+    with routing.track() as seen:
+        x = torch.ones(100, device=other)
+        x + x
+    assert torch.fl.memory_allocated(NINGUANG) == held and torch.fl.memory_allocated(other) > 0
+    assert set(seen.calls) == {other.index}
+
+
+def test_streams_and_events_of_two_chips(other: torch.device) -> None:
+    mine, theirs = torch.fl.Stream(NINGUANG), torch.fl.Stream(other)
+    with torch.fl.stream(mine):
+        x = torch.ones(100, device=NINGUANG) * 3
+    done = mine.record_event()
+    theirs.wait_event(done)
+    with torch.fl.stream(theirs):
+        y = torch.ones(100, device=other)
+    mine.wait_stream(theirs)
+    torch.fl.synchronize(other)
+    assert x.sum().item() == 300 and y.sum().item() == 100
+
+
+def test_the_same_random_numbers_on_every_chip(other: torch.device) -> None:
+    torch.manual_seed(4)
+    if routing.explain("aten::uniform_", torch.float32, other).tier == "native":
+        assert torch.rand(10, device=other).tolist() == torch.rand(10, device=NINGUANG).tolist()
+    first = torch.rand(10, device=other)
+    torch.manual_seed(4)
+    assert torch.equal(torch.rand(10, device=other).cpu(), first.cpu())
