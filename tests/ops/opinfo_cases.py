@@ -38,7 +38,12 @@ UNINITIALIZED = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_
 
 RTOL, ATOL = 1e-4, 1e-5
 # Operators whose float32 result is legitimately known less well: (rtol, atol).
-TOLERANCES: dict[str, tuple[float, float]] = {}
+TOLERANCES: dict[str, tuple[float, float]] = {
+    "matrix_exp": (1e-2, 1e-2),  # of norms near 50; the CPU is off by this much from float64, too
+}
+
+# Factors that are unique up to signs: compared as the entry itself says (output_process_fn_grad).
+UP_TO_SIGN = {"linalg.eigh", "linalg.svd", "svd", "linalg.qr", "qr", "linalg.eig"}
 
 
 def op_name(op: OpInfo) -> str:
@@ -157,18 +162,18 @@ class OpCheck:
     def run(self) -> OpReport:
         report = OpReport()
         for i, sample in enumerate(self.samples):
-            self._stage(report, f"forward[{i}]", lambda s=sample: self._forward(s))
-            self._stage(report, f"strided[{i}]", lambda s=sample: self._strided(s))
+            self._stage(report, f"forward[{i}]", sample, lambda s=sample: self._forward(s))
+            self._stage(report, f"strided[{i}]", sample, lambda s=sample: self._strided(s))
             if self.op.get_inplace() is not None and not sample.broadcasts_input:
-                self._stage(report, f"inplace[{i}]", lambda s=sample: self._inplace(s))
+                self._stage(report, f"inplace[{i}]", sample, lambda s=sample: self._inplace(s))
             if self.op.supports_out:
-                self._stage(report, f"out[{i}]", lambda s=sample: self._out(s, strided=False))
-                self._stage(report, f"out_strided[{i}]", lambda s=sample: self._out(s, strided=True))
+                self._stage(report, f"out[{i}]", sample, lambda s=sample: self._out(s, strided=False))
+                self._stage(report, f"out_strided[{i}]", sample, lambda s=sample: self._out(s, strided=True))
             if self.with_grad:
-                self._stage(report, f"grad[{i}]", lambda s=sample: self._grad(s))
+                self._stage(report, f"grad[{i}]", sample, lambda s=sample: self._grad(s))
         return report
 
-    def _stage(self, report: OpReport, stage: str, prepare: Callable[[], tuple | None]) -> None:
+    def _stage(self, report: OpReport, stage: str, sample: SampleInput, prepare: Callable[[], tuple | None]) -> None:
         """prepare() returns (function, operands, right answer if known without it) or None for nothing to check."""
         prepared = prepare()
         if prepared is None:
@@ -184,6 +189,8 @@ class OpCheck:
         report.checks += 1
         try:
             actual = self._on_device(function, operands)
+            if self.name in UP_TO_SIGN and not stage.startswith("grad"):
+                actual, expected = (sample.output_process_fn_grad(tuple(r)) for r in (actual, expected))
             if random:
                 self._same_numbers(actual, self._on_device(function, operands))
             self._same(actual, expected, values=not random and self.name not in UNINITIALIZED)

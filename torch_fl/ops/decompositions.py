@@ -54,7 +54,7 @@ def resolve(name: str) -> Callable[..., Any] | None:
     if name in _registered:
         return _registered[name]
     overload = _overload(name)
-    if overload is None or _is_primitive(overload):
+    if overload is None:
         return None
     # out= and in-place overloads first through the functional one: PyTorch's table names functions for some of them
     # that take no out=.
@@ -84,7 +84,7 @@ def from_torch(name: str) -> Callable[..., Any] | None:
 
 
 def _from_torch(name: str, overload: Any) -> Callable[..., Any] | None:
-    if name in EXCLUDED:
+    if name in EXCLUDED or _is_primitive(overload):
         return None
     from torch._decomp import decomposition_table
 
@@ -94,11 +94,17 @@ def _from_torch(name: str, overload: Any) -> Callable[..., Any] | None:
 def _functional_implementation(functional: Any) -> Callable[..., Any]:
     """The functional overload's decomposition, if it has one: a structured overload would only ask for its out= again."""
     name = functional.name()
-    if name in _registered:
-        return _registered[name]
-    if torch._C._dispatch_has_kernel_for_dispatch_key(name, "PrivateUse1"):
+    own = _registered.get(name)
+    if not torch._C._dispatch_has_kernel_for_dispatch_key(name, "PrivateUse1"):
+        return own or _from_torch(name, functional) or functional
+    if own is None:
         return functional
-    return _from_torch(name, functional) or functional
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        result = own(*args, **kwargs)
+        return functional(*args, **kwargs) if result is NotImplemented else result
+
+    return run
 
 
 def _overload(name: str) -> Any:

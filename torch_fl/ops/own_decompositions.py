@@ -8,10 +8,13 @@ from __future__ import annotations
 from torch_fl.ops.decomposed import (  # noqa: F401
     arithmetic,
     complex_numbers,
+    factorizations,
     fourier,
     indexing,
     losses,
     pooling,
     resampling,
+    special_functions,
+    spectra,
     statistics,
 )

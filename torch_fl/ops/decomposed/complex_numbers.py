@@ -1,4 +1,4 @@
-"""Complex functions as real ones of the parts. Arithmetic, products and sums of complex tensors have kernels already."""
+"""Complex functions as real ones of the parts. Arithmetic, products and sums of complex tensors have kernels."""
 
 from __future__ import annotations
 
@@ -47,8 +47,10 @@ def _over_i(z: Tensor) -> Tensor:
     return torch.complex(im, -re)
 
 
-@_complex_only("aten::conj_physical")
+@register("aten::conj_physical")
 def conj_physical(z: Tensor) -> Tensor:
+    if not z.is_complex():
+        return z.clone()
     re, im = _parts(z)
     return torch.complex(re, -im)
 

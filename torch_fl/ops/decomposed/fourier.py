@@ -67,7 +67,8 @@ def _chirp_transform(x: Pair, sign: int) -> Pair:
     place = torch.arange(n, device=x[0].device)
     chirp = _roots(place * place, 2 * n, sign, x[0].dtype)
     moved = _padded(_multiply(x, chirp), size)
-    back = tuple(torch.cat([part, part.new_zeros(size - 2 * n + 1), part[1:].flip(0)]) for part in (chirp[0], -chirp[1]))
+    gap = size - 2 * n + 1
+    back = tuple(torch.cat([c, c.new_zeros(gap), c[1:].flip(0)]) for c in (chirp[0], -chirp[1]))
     product = _multiply(_transform(moved, -1), _transform(back, -1))
     result = _transform(product, 1)
     return _multiply(tuple(part[..., :n] / size for part in result), chirp)
