@@ -67,23 +67,28 @@ def test_operands_of_two_chips_are_refused(other: torch.device) -> None:
             call()
 
 
-def test_autograd_runs_on_each_device(other: torch.device) -> None:
-    torch.manual_seed(0)
-    first, second = torch.nn.Linear(4, 5), torch.nn.Linear(5, 2)
-    x = torch.randn(3, 4)
+@pytest.mark.parametrize("flags", ["-DSTRIDED_COPY", "-DSTRIDED_COPY -DOPAQUE"])
+def test_autograd_runs_on_each_device(run_python, tmp_path, flags: str) -> None:
+    # In a process of its own: autograd serves the devices that are there at its first backward.
+    run_python(f"""
+        import copy, pathlib, torch
+        from constrained_chip import Chip
+        other = Chip(pathlib.Path({str(tmp_path)!r}), "second", *{flags!r}.split()).device
+        torch.manual_seed(0)
+        first, second, x = torch.nn.Linear(4, 5), torch.nn.Linear(5, 2), torch.randn(3, 4)
 
-    def grads(a: torch.device, b: torch.device) -> list[torch.Tensor]:
-        import copy
+        def grads(a, b):
+            one, two = copy.deepcopy(first).to(a), copy.deepcopy(second).to(b)
+            two(torch.relu(one(x.to(a))).to(b)).square().sum().backward()
+            assert all(p.grad.device == a for p in one.parameters()) and all(p.grad.device == b for p in two.parameters())
+            return [p.grad.cpu() for p in (*one.parameters(), *two.parameters())]
 
-        one, two = copy.deepcopy(first).to(a), copy.deepcopy(second).to(b)
-        two(torch.relu(one(x.to(a))).to(b)).square().sum().backward()
-        assert all(p.grad.device == a for p in one.parameters()) and all(p.grad.device == b for p in two.parameters())
-        return [p.grad.cpu() for p in (*one.parameters(), *two.parameters())]
-
-    wanted = grads(torch.device("cpu"), torch.device("cpu"))
-    for a, b in ((NINGUANG, other), (other, NINGUANG), (other, other), (torch.device("fl:0"), NINGUANG)):
-        for got, want in zip(grads(a, b), wanted, strict=True):
-            torch.testing.assert_close(got, want)
+        wanted = grads(torch.device("cpu"), torch.device("cpu"))
+        zero, one = torch.device("fl:0"), torch.device("fl:1")
+        for a, b in ((one, other), (other, one), (other, other), (zero, one)):
+            for got, want in zip(grads(a, b), wanted):
+                torch.testing.assert_close(got, want)
+    """)
 
 
 def test_each_device_has_its_own_counts_and_memory(other: torch.device) -> None:

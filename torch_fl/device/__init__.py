@@ -75,8 +75,12 @@ __all__ = [
 ]  # fmt: skip
 
 
-class _CallableModule(types.ModuleType):
+class _DeviceModule(types.ModuleType):
     """This package has the name of the public function torch_fl.device("ninguang:1"), so it is that function too."""
+
+    @property
+    def _initialized(self) -> bool:  # torch.utils.checkpoint keeps random states only where it is true
+        return is_initialized()
 
     def __call__(self, name: str) -> Any:
         from torch_fl.device import _registration
@@ -84,4 +88,4 @@ class _CallableModule(types.ModuleType):
         return _registration.device(name)
 
 
-sys.modules[__name__].__class__ = _CallableModule
+sys.modules[__name__].__class__ = _DeviceModule
