@@ -31,6 +31,15 @@ PhaseDim phase_dim(const ConvProblem& p, int d, int64_t residue) {
 
 }  // namespace
 
+bool winograd_suits(const ConvProblem& p) {
+  for (int d = 1; d < 3; ++d) {
+    if (p.kernel[d] != 3 || p.stride[d] != 1 || p.dilation[d] != 1 || p.padding[d] > 2) return false;
+  }
+  const int64_t tiles = p.batch * ((p.out[1] + 1) / 2) * ((p.out[2] + 1) / 2);
+  return p.in[0] == 1 && p.kernel[0] == 1 && p.padding[0] == 0 && p.groups == 1 && p.in_channels >= 32 &&
+         p.in_channels <= 1024 && p.out_channels >= 32 && p.out_channels <= 1024 && p.out[1] >= 4 && p.out[2] >= 4 && tiles >= 32;
+}
+
 bool for_phases(const ConvProblem& p, const std::function<void(const ConvPhase&)>& body) {
   bool gaps = false;
   const int64_t classes = p.stride[0] * p.stride[1] * p.stride[2];
@@ -118,7 +127,14 @@ template <class S> ngResult run_forward(const ConvCall& call, const Tensor* bias
     return NG_SUCCESS;
   }
   if (!depthwise && pixels) {
-    conv_forward_pixels<S>(p, call.src, channels_last_weight<S>(call.weight), bias_data, call.dst);
+    const Image weight = channels_last_weight<S>(call.weight);
+    if constexpr (std::is_same_v<S, float>) {
+      if (winograd_suits(p)) {
+        conv_forward_winograd_pixels(p, call.src, weight, bias_data, call.dst);
+        return NG_SUCCESS;
+      }
+    }
+    conv_forward_pixels<S>(p, call.src, weight, bias_data, call.dst);
     return NG_SUCCESS;
   }
   const Image src = as_row_major<S, S>(call.src, kScratchOperand);
@@ -147,7 +163,14 @@ template <class S> ngResult run_backward_data(const ConvCall& call, const Tensor
     return NG_SUCCESS;
   }
   if (!depthwise && pixels) {
-    conv_backward_data_pixels<S>(p, call.dst, channels_last_weight<S>(call.weight), bias_data, call.src);
+    const Image weight = channels_last_weight<S>(call.weight);
+    if constexpr (std::is_same_v<S, float>) {
+      if (winograd_suits(p)) {
+        conv_backward_data_winograd_pixels(p, call.dst, weight, bias_data, call.src);
+        return NG_SUCCESS;
+      }
+    }
+    conv_backward_data_pixels<S>(p, call.dst, weight, bias_data, call.src);
     return NG_SUCCESS;
   }
   const Image dst = as_row_major<S, S>(call.dst, kScratchOperand);
@@ -177,7 +200,12 @@ template <class S> ngResult run_backward_weight(const ConvCall& call) {
       grad.data = scratch<S>(kScratchResult, grad.numel());
       set_channels_last(grad);
     }
-    conv_backward_weight_pixels<S>(p, call.src, call.dst, grad);
+    bool done = false;
+    if constexpr (std::is_same_v<S, float>) {
+      done = winograd_suits(p);
+      if (done) conv_backward_weight_winograd_pixels(p, call.src, call.dst, grad);
+    }
+    if (!done) conv_backward_weight_pixels<S>(p, call.src, call.dst, grad);
     if (!in_place) copy_image<S, S>(grad, call.weight);
     return NG_SUCCESS;
   }

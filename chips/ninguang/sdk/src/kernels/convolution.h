@@ -58,11 +58,18 @@ template <class S> void conv_backward_data_depthwise(const ConvProblem& p, const
 template <class S> void conv_backward_weight_depthwise(const ConvProblem& p, const Image& src, const Image& dst_grad,
                                                        const Image& weight_grad);
 
-// ---- Winograd (convolution_winograd.cpp, convolution_winograd_weight.cpp): float32, row-major ----
+// ---- Winograd: float32, 3 x 3 with steps of one ----
+bool winograd_suits(const ConvProblem& p);
+// Row-major, needs AVX-512 (convolution_winograd.cpp, convolution_winograd_weight.cpp).
 bool winograd_applies(const ConvProblem& p);
 void conv_forward_winograd(const ConvProblem& p, const Image& src, const Image& weight, const float* bias, const Image& dst);
 void conv_backward_data_winograd(const ConvProblem& p, const Image& dst_grad, const Image& weight, const float* bias,
                                  const Image& src_grad);
 void conv_backward_weight_winograd(const ConvProblem& p, const Image& src, const Image& dst_grad, const Image& weight_grad);
+// Channels-last images and weights (convolution_winograd_pixels.cpp).
+void conv_forward_winograd_pixels(const ConvProblem& p, const Image& src, const Image& weight, const float* bias, const Image& dst);
+void conv_backward_data_winograd_pixels(const ConvProblem& p, const Image& dst_grad, const Image& weight, const float* bias,
+                                        const Image& src_grad);
+void conv_backward_weight_winograd_pixels(const ConvProblem& p, const Image& src, const Image& dst_grad, const Image& weight_grad);
 
 }  // namespace ng

@@ -6,33 +6,14 @@
 
 #include "gemm.h"
 #include "winograd_tiles.h"
+#include "winograd_transform.h"
 
 namespace ng {
 namespace {
 
-constexpr int64_t kPlaces = 16;                     // of a 4 x 4 transformed tile
 constexpr int64_t kChannelBlock = 8 * kGemmRows;    // output channels whose products stay in the second-level cache
 constexpr int64_t kFreshBlock = 2 * kGemmRows;      // the same, if their weights are transformed there too
 constexpr int64_t kColumns = kGemmColumns<float>;
-
-// out = G w G^T over lanes, w[3][3].
-inline void transform_weight(const Vector<float> (&w)[9], Vector<float> (&out)[16]) {
-  Vector<float> half[4][3];
-  for (int j = 0; j < 3; ++j) {
-    const Vector<float> sum = w[j] + w[6 + j];
-    half[0][j] = w[j];
-    half[1][j] = (sum + w[3 + j]) * 0.5f;
-    half[2][j] = (sum - w[3 + j]) * 0.5f;
-    half[3][j] = w[6 + j];
-  }
-  for (int i = 0; i < 4; ++i) {
-    const Vector<float> sum = half[i][0] + half[i][2];
-    out[4 * i] = half[i][0];
-    out[4 * i + 1] = (sum + half[i][1]) * 0.5f;
-    out[4 * i + 2] = (sum - half[i][1]) * 0.5f;
-    out[4 * i + 3] = half[i][2];
-  }
-}
 
 // weight[o][c][3][3] at o * out_stride + c * in_stride; `flip` turns the kernel around, as backward to the data needs.
 struct Weights {
@@ -50,11 +31,14 @@ void transform_weights(const Weights& w, int64_t first, int64_t count, int64_t i
     alignas(64) float lanes[9 * 16];
     for (int64_t c = 0; c < ins; ++c) {
       detail::transpose_tile(w.data + (first + row) * w.out_stride + c * w.in_stride, w.out_stride, lanes, 16, rows, 9);
-      Vector<float> taps[9], out[16];
+      Vector<float> taps[9];
+      TileVectors out;
       for (int t = 0; t < 9; ++t) taps[t] = load(lanes + (w.flip ? 8 - t : t) * 16);
-      transform_weight(taps, out);
+      transform_weight_tile(taps, out);
       float* to = packed + row * ins + c * rows;
-      for (int64_t place = 0; place < kPlaces; ++place) _mm512_mask_storeu_ps(to + place * place_size, mask, (__m512)out[place]);
+      for (int64_t place = 0; place < kTilePlaces; ++place) {
+        _mm512_mask_storeu_ps(to + place * place_size, mask, (__m512)out[place / 4][place % 4]);
+      }
     }
   }
 }
@@ -67,7 +51,7 @@ void transform_input(const TileWindows& left, const TileWindows& right, const fl
     const float* channel = src + c * channel_stride;
     const int64_t ahead = c + 2 < channels ? 2 * channel_stride : 0;
     for (int64_t v = 0; v < vectors; ++v) {
-      Vector<float> d[4][4];
+      TileVectors d, t;
 #pragma GCC unroll 4
       for (int i = 0; i < 4; ++i) {
         __m512 low, high;
@@ -77,21 +61,12 @@ void transform_input(const TileWindows& left, const TileWindows& right, const fl
         right.load_row(channel, v, i, 0, &low, &high);
         d[i][2] = (Vector<float>)even_elements(low, high), d[i][3] = (Vector<float>)odd_elements(low, high);
       }
-      Vector<float> half[4][4];
-#pragma GCC unroll 4
-      for (int j = 0; j < 4; ++j) {
-        half[0][j] = d[0][j] - d[2][j];
-        half[1][j] = d[1][j] + d[2][j];
-        half[2][j] = d[2][j] - d[1][j];
-        half[3][j] = d[1][j] - d[3][j];
-      }
+      transform_input_tile(d, t);
       float* to = out + v / 2 * channels * kColumns + c * kColumns + v % 2 * kTileLanes;
 #pragma GCC unroll 4
       for (int i = 0; i < 4; ++i) {
-        store(to + (4 * i) * place_size, half[i][0] - half[i][2]);
-        store(to + (4 * i + 1) * place_size, half[i][1] + half[i][2]);
-        store(to + (4 * i + 2) * place_size, half[i][2] - half[i][1]);
-        store(to + (4 * i + 3) * place_size, half[i][1] - half[i][3]);
+#pragma GCC unroll 4
+        for (int j = 0; j < 4; ++j) store(to + (4 * i + j) * place_size, t[i][j]);
       }
     }
   }
@@ -101,18 +76,17 @@ void transform_input(const TileWindows& left, const TileWindows& right, const fl
 void transform_output(const TileWindows& windows, const float* products, int64_t place_size, int64_t vectors, float add, float* plane) {
   for (int64_t v = 0; v < vectors; ++v) {
     const float* from = products + v * kTileLanes;
-    Vector<float> half[2][4];
+    TileVectors m;
+    Vector<float> y[2][2];
 #pragma GCC unroll 4
-    for (int j = 0; j < 4; ++j) {
-      const Vector<float> m0 = load(from + j * place_size), m1 = load(from + (4 + j) * place_size);
-      const Vector<float> m2 = load(from + (8 + j) * place_size), m3 = load(from + (12 + j) * place_size);
-      half[0][j] = m0 + m1 + m2;
-      half[1][j] = m1 - m2 - m3;
+    for (int i = 0; i < 4; ++i) {
+#pragma GCC unroll 4
+      for (int j = 0; j < 4; ++j) m[i][j] = load(from + (4 * i + j) * place_size);
     }
+    transform_output_tile(m, y);
 #pragma GCC unroll 2
     for (int i = 0; i < 2; ++i) {
-      const __m512 even = (__m512)(half[i][0] + half[i][1] + half[i][2] + add);
-      const __m512 odd = (__m512)(half[i][1] - half[i][2] - half[i][3] + add);
+      const __m512 even = (__m512)(y[i][0] + add), odd = (__m512)(y[i][1] + add);
       windows.store_row(plane, v, i, interleave_low(even, odd), interleave_high(even, odd));
     }
   }
@@ -135,17 +109,17 @@ void run_chunk(const WinogradPass& p, int64_t tile, int64_t count, int64_t out0,
   const int64_t row = -p.grid.padding[0], column = -p.grid.padding[1];
   const TileWindows left(p.grid, p.in, tile, count, 4, row, column), right(p.grid, p.in, tile, count, 4, row, column + 2);
   const TileWindows windows(p.grid, p.out, tile, count, 2, 0, 0);
-  float* tiles = scratch<float>(kScratchPackB, kPlaces * p.ins * width);
+  float* tiles = scratch<float>(kScratchPackB, kTilePlaces * p.ins * width);
   // The second half of the last panel may not be transformed.
-  if (vectors * kTileLanes != width) std::fill_n(tiles, kPlaces * p.ins * width, 0.0f);
+  if (vectors * kTileLanes != width) std::fill_n(tiles, kTilePlaces * p.ins * width, 0.0f);
   transform_input(left, right, p.src, p.in_channel_stride, p.ins, vectors, width, tiles);
   const int64_t channel_block = p.transformed ? kChannelBlock : kFreshBlock;
-  float* products = scratch<float>(kScratchSum, kPlaces * channel_block * width);
-  float* fresh = p.transformed ? nullptr : scratch<float>(kScratchOperand3, kPlaces * kFreshBlock * p.ins);
+  float* products = scratch<float>(kScratchSum, kTilePlaces * channel_block * width);
+  float* fresh = p.transformed ? nullptr : scratch<float>(kScratchOperand3, kTilePlaces * kFreshBlock * p.ins);
   for (int64_t first = out0; first < out1; first += channel_block) {
     const int64_t block = std::min(channel_block, out1 - first);
     if (fresh) transform_weights(p.weights, first, block, p.ins, fresh, kFreshBlock * p.ins);
-    for (int64_t place = 0; place < kPlaces; ++place) {
+    for (int64_t place = 0; place < kTilePlaces; ++place) {
       const float* weights = fresh ? fresh + place * kFreshBlock * p.ins : p.transformed + (place * p.outs + first) * p.ins;
       for (int64_t r = 0; r < block; r += kGemmRows) {
         const int rows = static_cast<int>(std::min<int64_t>(kGemmRows, block - r));
@@ -173,8 +147,8 @@ void run_pass(WinogradPass p) {
   const int64_t splits = chunks >= cores() ? 1 : divide_up(cores(), chunks);
   const int64_t per_split = round_up(divide_up(p.outs, splits), kGemmRows);
   if (chunks > 2 * cores()) {
-    float* packed = scratch<float>(kScratchPackA, kPlaces * p.ins * p.outs);
-    parallel_for(divide_up(p.outs, kGemmRows), 1.0 * p.ins * kPlaces, [&](int64_t begin, int64_t end) {
+    float* packed = scratch<float>(kScratchPackA, kTilePlaces * p.ins * p.outs);
+    parallel_for(divide_up(p.outs, kGemmRows), 1.0 * p.ins * kTilePlaces, [&](int64_t begin, int64_t end) {
       const int64_t first = begin * kGemmRows, count = std::min(p.outs, end * kGemmRows) - first;
       transform_weights(p.weights, first, count, p.ins, packed + first * p.ins, p.outs * p.ins);
     });
@@ -192,14 +166,7 @@ TilePlane plane_of(const Image& image) { return {image.size[1], image.size[2], i
 
 }  // namespace
 
-bool winograd_applies(const ConvProblem& p) {
-  for (int d = 1; d < 3; ++d) {
-    if (p.kernel[d] != 3 || p.stride[d] != 1 || p.dilation[d] != 1 || p.padding[d] > 2) return false;
-  }
-  const int64_t tiles = p.batch * divide_up(p.out[1], 2) * divide_up(p.out[2], 2);
-  return p.in[0] == 1 && p.kernel[0] == 1 && p.padding[0] == 0 && p.groups == 1 && p.in_channels >= 32 &&
-         p.in_channels <= 1024 && p.out_channels >= 32 && p.out_channels <= 1024 && p.out[1] >= 4 && p.out[2] >= 4 && tiles >= 32;
-}
+bool winograd_applies(const ConvProblem& p) { return winograd_suits(p); }
 
 void conv_forward_winograd(const ConvProblem& p, const Image& src, const Image& weight, const float* bias, const Image& dst) {
   run_pass({{p.batch, divide_up(p.out[1], 2), divide_up(p.out[2], 2), {p.padding[1], p.padding[2]}},

@@ -6,16 +6,14 @@
 
 #include "gemm.h"
 #include "winograd_tiles.h"
+#include "winograd_transform.h"
 
 namespace ng {
 namespace {
 
-constexpr int64_t kPlaces = 16;
 constexpr int64_t kColumns = kGemmColumns<float>;
 
-// Sixteen places of the tiles of one vector for one channel, at out[place * place_size].
-using TileVectors = Vector<float>[4][4];
-
+// The places of the tiles of one vector for one channel, at out[place * place_size].
 void store_places(const TileVectors& t, float* out, int64_t place_size) {
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) {
@@ -26,7 +24,7 @@ void store_places(const TileVectors& t, float* out, int64_t place_size) {
 
 // B^T d B
 void transform_input(const TileWindows& left, const TileWindows& right, const float* channel, int64_t v, TileVectors& out) {
-  Vector<float> d[4][4], half[4][4];
+  TileVectors d;
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) {
     __m512 low, high;
@@ -35,78 +33,46 @@ void transform_input(const TileWindows& left, const TileWindows& right, const fl
     right.load_row(channel, v, i, 0, &low, &high);
     d[i][2] = (Vector<float>)even_elements(low, high), d[i][3] = (Vector<float>)odd_elements(low, high);
   }
-#pragma GCC unroll 4
-  for (int j = 0; j < 4; ++j) {
-    half[0][j] = d[0][j] - d[2][j];
-    half[1][j] = d[1][j] + d[2][j];
-    half[2][j] = d[2][j] - d[1][j];
-    half[3][j] = d[1][j] - d[3][j];
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    out[i][0] = half[i][0] - half[i][2];
-    out[i][1] = half[i][1] + half[i][2];
-    out[i][2] = half[i][2] - half[i][1];
-    out[i][3] = half[i][1] - half[i][3];
-  }
+  transform_input_tile(d, out);
 }
 
 // A y A^T
 void transform_gradient(const TileWindows& windows, const float* channel, int64_t v, TileVectors& out) {
-  Vector<float> y[2][2], half[4][2];
+  Vector<float> y[2][2];
   for (int i = 0; i < 2; ++i) {
     __m512 low, high;
     windows.load_row(channel, v, i, 0, &low, &high);
     y[i][0] = (Vector<float>)even_elements(low, high), y[i][1] = (Vector<float>)odd_elements(low, high);
   }
-  for (int j = 0; j < 2; ++j) {
-    half[0][j] = y[0][j];
-    half[1][j] = y[0][j] + y[1][j];
-    half[2][j] = y[0][j] - y[1][j];
-    half[3][j] = -y[1][j];
-  }
-  for (int i = 0; i < 4; ++i) {
-    out[i][0] = half[i][0];
-    out[i][1] = half[i][0] + half[i][1];
-    out[i][2] = half[i][0] - half[i][1];
-    out[i][3] = -half[i][1];
-  }
+  transform_gradient_tile(y, out);
 }
 
 // Transforms `rows` channels of one vector of tiles and puts them, for each place, as lines of one tile each:
 // out[place * place_size + tile * ld + channel].
 template <class Transform>
 void transform_lines(int64_t rows, const Transform& transform, float* out, int64_t place_size, int64_t ld) {
-  alignas(64) float block[kPlaces * 16 * kTileLanes];
+  alignas(64) float block[kTilePlaces * 16 * kTileLanes];
   for (int64_t r = 0; r < rows; ++r) {
     TileVectors tiles;
     transform(r, tiles);
     store_places(tiles, block + r * kTileLanes, 16 * kTileLanes);
   }
-  for (int64_t place = 0; place < kPlaces; ++place) {
+  for (int64_t place = 0; place < kTilePlaces; ++place) {
     detail::transpose_tile(block + place * 16 * kTileLanes, kTileLanes, out + place * place_size, ld, rows, kTileLanes);
   }
 }
 
 // G^T u G of one output channel and up to sixteen input channels, written to weight[channel][9].
 void write_weight(const float* sums, int64_t place_size, int64_t count, float* weight) {
-  Vector<float> half[3][4];
-  for (int j = 0; j < 4; ++j) {
-    Vector<float> u[4];
-    for (int i = 0; i < 4; ++i) {
-      const __mmask16 mask = static_cast<__mmask16>((1u << count) - 1);
-      u[i] = (Vector<float>)_mm512_maskz_loadu_ps(mask, sums + (4 * i + j) * place_size);
-    }
-    half[0][j] = u[0] + (u[1] + u[2]) * 0.5f;
-    half[1][j] = (u[1] - u[2]) * 0.5f;
-    half[2][j] = (u[1] + u[2]) * 0.5f + u[3];
+  const __mmask16 mask = static_cast<__mmask16>((1u << count) - 1);
+  TileVectors u;
+  Vector<float> w[9];
+  for (int64_t place = 0; place < kTilePlaces; ++place) {
+    u[place / 4][place % 4] = (Vector<float>)_mm512_maskz_loadu_ps(mask, sums + place * place_size);
   }
+  transform_weight_gradient_tile(u, w);
   alignas(64) float lines[9 * 16];
-  for (int i = 0; i < 3; ++i) {
-    store(lines + (3 * i) * 16, half[i][0] + (half[i][1] + half[i][2]) * 0.5f);
-    store(lines + (3 * i + 1) * 16, (half[i][1] - half[i][2]) * 0.5f);
-    store(lines + (3 * i + 2) * 16, (half[i][1] + half[i][2]) * 0.5f + half[i][3]);
-  }
+  for (int t = 0; t < 9; ++t) store(lines + t * 16, w[t]);
   detail::transpose_tile(lines, 16, weight, 9, 9, count);
 }
 
@@ -143,7 +109,7 @@ struct WeightPass {
       }
     });
     const bool add = tile > 0;
-    parallel_for(kPlaces * out_panels, 0.1 * depth * kGemmRows * ins, [&](int64_t begin, int64_t end) {
+    parallel_for(kTilePlaces * out_panels, 0.1 * depth * kGemmRows * ins, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) multiply(i / out_panels, i % out_panels, depth, gradients, inputs, add);
     });
   }
@@ -182,12 +148,12 @@ void conv_backward_weight_winograd(const ConvProblem& p, const Image& src, const
                   p.in_channels, p.out_channels, src.channel_stride, dst_grad.channel_stride, nullptr};
   const int64_t line = pass.line(), tiles = pass.grid.tiles();
   // A few megabytes of transformed tiles at a time.
-  const int64_t most = std::max<int64_t>(128, (1 << 20) / (kPlaces * (line + p.out_channels)) / kTileLanes * kTileLanes);
+  const int64_t most = std::max<int64_t>(128, (1 << 20) / (kTilePlaces * (line + p.out_channels)) / kTileLanes * kTileLanes);
   const int64_t chunk = round_up(divide_up(tiles, divide_up(tiles, most)), kTileLanes);
-  pass.sums = scratch<float>(kScratchSum, kPlaces * p.out_channels * line);
-  float* gradients = scratch<float>(kScratchPackA, kPlaces * p.out_channels * chunk);
-  float* inputs = scratch<float>(kScratchPackB, kPlaces * line * chunk);
-  if (line != p.in_channels) std::fill_n(inputs, kPlaces * line * chunk, 0.0f);
+  pass.sums = scratch<float>(kScratchSum, kTilePlaces * p.out_channels * line);
+  float* gradients = scratch<float>(kScratchPackA, kTilePlaces * p.out_channels * chunk);
+  float* inputs = scratch<float>(kScratchPackB, kTilePlaces * line * chunk);
+  if (line != p.in_channels) std::fill_n(inputs, kTilePlaces * line * chunk, 0.0f);
   for (int64_t tile = 0; tile < tiles; tile += chunk) pass.add_chunk(tile, std::min(chunk, tiles - tile), gradients, inputs);
   parallel_for(p.out_channels, 2.0 * p.in_channels, [&](int64_t begin, int64_t end) {
     for (int64_t o = begin; o < end; ++o) {
