@@ -48,7 +48,8 @@ class DeviceAllocatorProxy final : public c10::DeviceAllocator {
   bool initialized() override { return devices_opened(); }
   void emptyCache(c10::MempoolId_t) override {
     if (!devices_opened()) return;
-    for (int i = 0; i < device_count(); ++i) fl::device(i).allocator->empty_cache();
+    for (int i = 0; i < device_count(); ++i)
+      if (Device& d = fl::device(i); !d.lost()) d.allocator->empty_cache();  // a lost one has nothing to give back
     host_empty_cache();
   }
   void recordStream(const c10::DataPtr& ptr, c10::Stream stream) override {
