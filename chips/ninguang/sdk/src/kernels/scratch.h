@@ -18,7 +18,6 @@ enum ScratchSlot {
   kScratchOperand3,
   kScratchResult,  // a result before its last conversion
   kScratchResult2,
-  kScratchLibrary,  // oneDNN's own
   kScratchRow,      // per row or per channel intermediates
   kScratchRow2,
   kScratchRow3,
