@@ -22,6 +22,9 @@ HOME_DIR := $(CURDIR)/build/home
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 export SKBUILD_BUILD_DIR := $(BUILD)
+# Lets ccache, where it is installed, serve a clone in one folder with what another one compiled.
+export CCACHE_BASEDIR := $(CURDIR)
+export CCACHE_NOHASHDIR := 1
 
 SOURCES := pyproject.toml $(shell find CMakeLists.txt cmake csrc include uniops codegen chips -type f \
              \( -name '*.cpp' -o -name '*.c' -o -name '*.h' -o -name '*.txt' -o -name '*.cmake' -o -name '*.yaml' \
