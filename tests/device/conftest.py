@@ -35,11 +35,14 @@ Run = Callable[..., subprocess.CompletedProcess]
 def run_python() -> Run:
     """Runs a script in a process of its own; a hang is a failure with the output so far."""
 
-    def run(code: str, *, check: bool = True, timeout: float = LIMIT, **environment: str) -> subprocess.CompletedProcess:
+    def run(
+        code: str, *, check: bool = True, timeout: float = LIMIT, **environment: str
+    ) -> subprocess.CompletedProcess:
         env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.path.dirname(__file__), **environment}
         try:
-            done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], env=env, capture_output=True, text=True,
-                                  timeout=timeout)
+            done = subprocess.run(
+                [sys.executable, "-c", textwrap.dedent(code)], env=env, capture_output=True, text=True, timeout=timeout
+            )
         except subprocess.TimeoutExpired as hang:
             pytest.fail(f"the process hangs; stdout: {hang.stdout!r}, stderr: {hang.stderr!r}")
         if check:

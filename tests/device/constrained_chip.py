@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import torch
+
 import torch_fl
 from torch_fl.profile.adapters import include_dir
 
@@ -17,8 +18,24 @@ class Chip:
     def __init__(self, folder: Path, name: str, *flags: str) -> None:
         library = folder / f"libfl_{name}.so"
         source = Path(__file__).parent / "adapters" / "constrained.c"
-        subprocess.run(["gcc", "-std=c11", "-O1", "-shared", "-fPIC", "-D_POSIX_C_SOURCE=200809L", f"-DCHIP={name}", *flags,
-                        f"-I{include_dir()}", str(source), "-o", str(library), "-lm"], check=True)
+        subprocess.run(
+            [
+                "gcc",
+                "-std=c11",
+                "-O1",
+                "-shared",
+                "-fPIC",
+                "-D_POSIX_C_SOURCE=200809L",
+                f"-DCHIP={name}",
+                *flags,
+                f"-I{include_dir()}",
+                str(source),
+                "-o",
+                str(library),
+                "-lm",
+            ],
+            check=True,
+        )
         torch.fl.init()  # the reference chip first: fl:0 and fl:1
         (self.device,) = torch_fl.register_device(str(library))
         self._library = ctypes.CDLL(str(library))

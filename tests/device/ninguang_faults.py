@@ -6,6 +6,7 @@ import ctypes
 import os
 
 import torch
+
 import torch_fl
 
 
@@ -26,8 +27,9 @@ class Faults:
 
 def small_model(device: str, seed: int = 0) -> torch.nn.Module:
     torch.manual_seed(seed)
-    return torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.LayerNorm(16),
-                               torch.nn.Linear(16, 4)).to(device)
+    return torch.nn.Sequential(
+        torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.LayerNorm(16), torch.nn.Linear(16, 4)
+    ).to(device)
 
 
 def train(model: torch.nn.Module, steps: int = 2, batch: int = 8) -> list[float]:

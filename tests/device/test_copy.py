@@ -8,8 +8,23 @@ import pytest
 import torch
 
 DEVICE, OTHER = "fl:1", "fl:0"
-TYPES = [torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.bfloat16,
-         torch.float32, torch.float64, torch.complex64, torch.complex128, torch.uint16, torch.uint32, torch.uint64]  # fmt: skip
+TYPES = [
+    torch.bool,
+    torch.uint8,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float64,
+    torch.complex64,
+    torch.complex128,
+    torch.uint16,
+    torch.uint32,
+    torch.uint64,
+]
 pytestmark = pytest.mark.timeout(120)
 
 
@@ -40,7 +55,9 @@ def test_round_trip(dtype: torch.dtype) -> None:
     assert torch.equal(on_chip.clone().cpu(), x)
 
 
-@pytest.mark.parametrize("source, target", itertools.product(TYPES[:12], TYPES[:12]), ids=lambda t: str(t).removeprefix("torch."))
+@pytest.mark.parametrize(
+    "source, target", itertools.product(TYPES[:12], TYPES[:12]), ids=lambda t: str(t).removeprefix("torch.")
+)
 def test_conversion(source: torch.dtype, target: torch.dtype) -> None:
     if source.is_complex and not target.is_complex:
         pytest.skip("warns that the imaginary part is dropped; see test_complex_to_real")

@@ -13,14 +13,54 @@ import torch
 
 pytestmark = pytest.mark.timeout(600)
 
-NAMES = ["_is_in_bad_fork", "manual_seed_all", "get_rng_state", "set_rng_state", "is_available", "device_count",
-         "current_device", "set_device", "device", "synchronize", "empty_cache", "mem_get_info", "get_amp_supported_dtype",
-         "is_bf16_supported", "get_device_name", "get_device_properties", "Stream", "Event", "stream", "current_stream",
-         "_lazy_init", "_initialized"]  # fmt: skip
-MORE = ["manual_seed", "seed", "seed_all", "initial_seed", "get_rng_state_all", "set_rng_state_all", "default_stream",
-        "set_stream", "memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved", "memory_stats",
-        "memory_summary", "reset_peak_memory_stats", "reset_accumulated_memory_stats", "device_of",
-        "get_device_capability", "get_arch_list", "init", "is_initialized", "ipc_collect"]  # fmt: skip
+NAMES = [
+    "_is_in_bad_fork",
+    "manual_seed_all",
+    "get_rng_state",
+    "set_rng_state",
+    "is_available",
+    "device_count",
+    "current_device",
+    "set_device",
+    "device",
+    "synchronize",
+    "empty_cache",
+    "mem_get_info",
+    "get_amp_supported_dtype",
+    "is_bf16_supported",
+    "get_device_name",
+    "get_device_properties",
+    "Stream",
+    "Event",
+    "stream",
+    "current_stream",
+    "_lazy_init",
+    "_initialized",
+]
+MORE = [
+    "manual_seed",
+    "seed",
+    "seed_all",
+    "initial_seed",
+    "get_rng_state_all",
+    "set_rng_state_all",
+    "default_stream",
+    "set_stream",
+    "memory_allocated",
+    "max_memory_allocated",
+    "memory_reserved",
+    "max_memory_reserved",
+    "memory_stats",
+    "memory_summary",
+    "reset_peak_memory_stats",
+    "reset_accumulated_memory_stats",
+    "device_of",
+    "get_device_capability",
+    "get_arch_list",
+    "init",
+    "is_initialized",
+    "ipc_collect",
+]
 
 
 @pytest.mark.parametrize("name", NAMES + MORE)
@@ -43,7 +83,7 @@ def test_name_and_signature(name: str) -> None:
     for (_, default), (parameter, theirs_default) in zip(found, wanted, strict=False):
         required = theirs_default is inspect.Parameter.empty
         assert required or default is not inspect.Parameter.empty, parameter
-    assert all(default is not inspect.Parameter.empty for _, default in found[len(wanted):])
+    assert all(default is not inspect.Parameter.empty for _, default in found[len(wanted) :])
 
 
 def test_stream_and_event_take_what_cuda_takes() -> None:
@@ -88,9 +128,19 @@ def test_device_arguments() -> None:
         torch.set_default_device(None)
 
 
-@pytest.mark.parametrize("order", ["import torch, torch_fl", "import torch_fl, torch", "import torch",
-                                   "import torch_fl.routing", "from torch_fl import register_device",
-                                   "import torch_fl.profile", "import numpy, torch", "import torch_fl.cli"])  # fmt: skip
+@pytest.mark.parametrize(
+    "order",
+    [
+        "import torch, torch_fl",
+        "import torch_fl, torch",
+        "import torch",
+        "import torch_fl.routing",
+        "from torch_fl import register_device",
+        "import torch_fl.profile",
+        "import numpy, torch",
+        "import torch_fl.cli",
+    ],
+)
 def test_import_order(run_python, order: str) -> None:
     run_python(f"""
         {order}
@@ -101,21 +151,30 @@ def test_import_order(run_python, order: str) -> None:
 
 
 def test_without_autoload(run_python) -> None:
-    run_python("""
+    run_python(
+        """
         import torch
         assert not hasattr(torch, "fl")
         import torch_fl
         assert torch.ones(2, device="fl").sum().item() == 2
-    """, TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+    """,
+        TORCH_DEVICE_BACKEND_AUTOLOAD="0",
+    )
 
 
 def test_another_name(run_python) -> None:
-    run_python("""
-        import torch
+    run_python(
+        """
+        import io, torch
         x = torch.ones(2, device="ninguang:1")
         assert str(x.device) == "ninguang:1" and torch.ninguang.device_count() == 2 and x.is_ninguang
-        assert torch.load(__import__("io").BytesIO((lambda b: (torch.save(x, b), b.getvalue())[1])(__import__("io").BytesIO()))).device == x.device
-    """, TORCH_FL_DEVICE_NAME="ninguang")
+        buffer = io.BytesIO()
+        torch.save(x, buffer)
+        buffer.seek(0)
+        assert torch.load(buffer).device == x.device
+    """,
+        TORCH_FL_DEVICE_NAME="ninguang",
+    )
 
 
 def test_the_import_is_lean(run_python) -> None:
@@ -127,8 +186,11 @@ def test_the_import_is_lean(run_python) -> None:
         print(heavy)
         assert not any("libninguang" in line for line in open("/proc/self/maps"))
     """)
-    plain = run_python("import sys, torch; print([m for m in ('sympy', 'torch._dynamo', 'torch._decomp', 'typer', 'rich', 'yaml') "
-                       "if m in sys.modules])", TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+    plain = run_python(
+        "import sys, torch; print([m for m in ('sympy', 'torch._dynamo', 'torch._decomp', 'typer', 'rich', 'yaml') "
+        "if m in sys.modules])",
+        TORCH_DEVICE_BACKEND_AUTOLOAD="0",
+    )
     assert set(eval(done.stdout)) <= set(eval(plain.stdout))
 
 

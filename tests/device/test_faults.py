@@ -18,18 +18,51 @@ pytestmark = pytest.mark.timeout(300)
 # Calls that a training step makes: a failure must be seen. Of the others (nobody waits for them, or the host has
 # another way) it only must not do harm.
 MUST_RAISE = [
-    "launch:1", "launch:7", "launch:40", "copy:1", "copy:2", "copy:4", "sync:1", "call:ngOperatorLaunch:1",
-    "call:ngOperatorLaunch:12", "call:ngOperatorLaunch:50", "call:ngMemcpyHtoDAsync:1", "call:ngMemcpyDtoHAsync:1",
-    "call:ngStreamSynchronize:1", "call:ngEventRecord:1:every", "call:ngStreamWaitEvent:1", "oom:1:every",
+    "launch:1",
+    "launch:7",
+    "launch:40",
+    "copy:1",
+    "copy:2",
+    "copy:4",
+    "sync:1",
+    "call:ngOperatorLaunch:1",
+    "call:ngOperatorLaunch:12",
+    "call:ngOperatorLaunch:50",
+    "call:ngMemcpyHtoDAsync:1",
+    "call:ngMemcpyDtoHAsync:1",
+    "call:ngStreamSynchronize:1",
+    "call:ngEventRecord:1:every",
+    "call:ngStreamWaitEvent:1",
+    "oom:1:every",
     "call:ngMalloc:1",
 ]
 MAY_RAISE = [
-    "event:1", "stream:1", "call:ngEventRecord:1", "call:ngEventCreate:1", "call:ngEventQuery:1", "call:ngEventQuery:1:every",
-    "call:ngEventSynchronize:1", "call:ngEventDestroy:1", "call:ngStreamQuery:1", "call:ngStreamQuery:1:every",
-    "call:ngStreamCreate:1", "call:ngStreamDestroy:1", "call:ngFree:1", "call:ngFree:1:every", "call:ngMallocHost:1",
-    "call:ngFreeHost:1:every", "call:ngMemsetAsync:1", "call:ngMemcpyDtoDAsync:1", "call:ngMemcpyPeerAsync:1",
-    "call:ngDeviceMemory:1", "call:ngDeviceSynchronize:1", "call:ngOperatorFind:1", "call:ngDeviceGetInfo:1",
-    "call:ngDeviceCount:1", "call:ngEventElapsedTime:1", "oom:1",
+    "event:1",
+    "stream:1",
+    "call:ngEventRecord:1",
+    "call:ngEventCreate:1",
+    "call:ngEventQuery:1",
+    "call:ngEventQuery:1:every",
+    "call:ngEventSynchronize:1",
+    "call:ngEventDestroy:1",
+    "call:ngStreamQuery:1",
+    "call:ngStreamQuery:1:every",
+    "call:ngStreamCreate:1",
+    "call:ngStreamDestroy:1",
+    "call:ngFree:1",
+    "call:ngFree:1:every",
+    "call:ngMallocHost:1",
+    "call:ngFreeHost:1:every",
+    "call:ngMemsetAsync:1",
+    "call:ngMemcpyDtoDAsync:1",
+    "call:ngMemcpyPeerAsync:1",
+    "call:ngDeviceMemory:1",
+    "call:ngDeviceSynchronize:1",
+    "call:ngOperatorFind:1",
+    "call:ngDeviceGetInfo:1",
+    "call:ngDeviceCount:1",
+    "call:ngEventElapsedTime:1",
+    "oom:1",
 ]
 
 
@@ -202,7 +235,8 @@ def test_a_lost_device_refuses_everything_and_the_other_goes_on(run_python) -> N
 
 
 def test_out_of_memory_in_backward_then_a_smaller_batch(run_python) -> None:
-    run_python("""
+    run_python(
+        """
         import gc, torch
         torch.manual_seed(0)
         def model(device):
@@ -250,7 +284,9 @@ def test_out_of_memory_in_backward_then_a_smaller_batch(run_python) -> None:
         torch.fl.empty_cache()
         assert torch.fl.memory_stats(0)["num_ooms"] >= 1
         torch.empty(40 << 20, dtype=torch.uint8, device="fl:0")  # nothing is left in pieces
-    """, NINGUANG_MEMORY_MB="64")
+    """,
+        NINGUANG_MEMORY_MB="64",
+    )
 
 
 def test_a_huge_request_is_out_of_memory() -> None:
@@ -261,7 +297,8 @@ def test_a_huge_request_is_out_of_memory() -> None:
 
 @pytest.mark.parametrize("spec", ["call:ngDeviceCount:1", "call:ngDeviceGetInfo:1", "call:ngDeviceGetInfo:2"])
 def test_a_chip_that_fails_while_it_is_opened(run_python, spec: str) -> None:
-    done = run_python("""
+    done = run_python(
+        """
         import torch, torch_fl
         print(torch.fl.device_count())
         try:
@@ -270,13 +307,16 @@ def test_a_chip_that_fails_while_it_is_opened(run_python, spec: str) -> None:
             print(error)
         print(torch_fl.info()["adapter_failures"])
         assert torch.ones(2).sum() == 2
-    """, NINGUANG_FAULT=spec)
+    """,
+        NINGUANG_FAULT=spec,
+    )
     assert done.stdout.startswith("0\n") and "does not exist" in done.stdout and "NG_ERROR_INTERNAL" in done.stdout
 
 
 @pytest.mark.parametrize("spec", ["call:ngStreamCreate:1", "call:ngMalloc:1", "call:ngOperatorFind:1", "event:1"])
 def test_a_first_call_that_fails_is_tried_again(run_python, spec: str) -> None:
-    run_python("""
+    run_python(
+        """
         import torch
         from ninguang_faults import small_model, train
         try:
@@ -287,4 +327,6 @@ def test_a_first_call_that_fails_is_tried_again(run_python, spec: str) -> None:
         losses = train(small_model("fl:1"))
         want = train(small_model("fl:0"))
         assert losses == want, (losses, want)
-    """, NINGUANG_FAULT=spec + "@1")
+    """,
+        NINGUANG_FAULT=spec + "@1",
+    )

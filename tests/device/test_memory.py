@@ -127,7 +127,8 @@ def test_the_host_cannot_read_device_memory_by_accident() -> None:
 
 
 def test_memory_limits(run_python) -> None:
-    run_python("""
+    run_python(
+        """
         import gc, torch
         assert torch.fl.get_device_properties(0).total_memory == 32 << 20
         kept = []
@@ -140,4 +141,6 @@ def test_memory_limits(run_python) -> None:
         big = torch.empty(30 << 20, dtype=torch.uint8, device="fl:0")     # cached pieces were given back
         assert torch.fl.memory_stats(0)["num_alloc_retries"] >= 1
         torch.empty(30 << 20, dtype=torch.uint8, device="fl:1")            # the other device is another memory
-    """, NINGUANG_MEMORY_MB="32")
+    """,
+        NINGUANG_MEMORY_MB="32",
+    )

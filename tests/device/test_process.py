@@ -18,8 +18,7 @@ pytestmark = pytest.mark.timeout(600)
 
 
 def test_exit_right_after_backward_twenty_times() -> None:
-    code = ("import torch; m = torch.nn.Linear(8, 8).to('fl:1'); "
-            "m(torch.ones(4, 8, device='fl:1')).sum().backward()")
+    code = "import torch; m = torch.nn.Linear(8, 8).to('fl:1'); m(torch.ones(4, 8, device='fl:1')).sum().backward()"
     for _ in range(5):  # four at a time, which makes the race likelier too
         running = [subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True) for _ in range(4)]
         for process in running:
@@ -47,22 +46,28 @@ def test_exit_while_work_is_queued(run_python, end: str) -> None:
 
 
 def test_exit_with_failed_work_nobody_waited_for(run_python) -> None:
-    done = run_python("""
+    done = run_python(
+        """
         import torch
         x = torch.ones(4, device="fl:1")
         for _ in range(4):
             x = x + 1
-    """, NINGUANG_FAULT="launch:3@1")
+    """,
+        NINGUANG_FAULT="launch:3@1",
+    )
     assert "Traceback" not in done.stderr
 
 
 def test_an_uncaught_error_ends_the_process_with_one(run_python) -> None:
-    done = run_python("""
+    done = run_python(
+        """
         import torch
         x = torch.ones(3, requires_grad=True, device="fl:1")
         (x * 2).sum().backward()
         raise ValueError("mine")
-    """, check=False)
+    """,
+        check=False,
+    )
     assert done.returncode == 1 and "ValueError: mine" in done.stderr
 
 
@@ -76,8 +81,8 @@ def test_fork_after_use_is_refused_clearly(run_python) -> None:
             ok = torch.fl._is_in_bad_fork() and not torch.fl.is_initialized()
             for call in (lambda: x + 1, lambda: x.cpu(), lambda: torch.ones(2, device="fl"),
                          lambda: torch.ones(2).to("fl:1"), lambda: torch.fl.synchronize(),
-                         lambda: torch.fl.set_device(1), lambda: torch.fl.Stream("fl:1"), lambda: torch.ones(2).pin_memory(),
-                         lambda: torch.fl.empty_cache()):
+                         lambda: torch.fl.set_device(1), lambda: torch.fl.Stream("fl:1"),
+                         lambda: torch.ones(2).pin_memory(), lambda: torch.fl.empty_cache()):
                 try:
                     call()
                     ok = False
@@ -167,7 +172,9 @@ except KeyboardInterrupt:
 print(torch.ones(3, device="fl:1").sum().item(), flush=True)
 """
     for delay in (0.0, 0.05, 0.2):
-        process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
         assert process.stdout.readline() == "ready\n"
         time.sleep(delay)
         process.send_signal(signal.SIGINT)
@@ -184,7 +191,9 @@ print("ready", flush=True)
 while True:
     m(torch.ones(8, 64, device="fl:1")).sum().backward()
 """
-    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     assert process.stdout.readline() == "ready\n"
     time.sleep(0.1)
     process.send_signal(number)
@@ -244,7 +253,9 @@ def test_the_current_device_and_stream_are_of_the_thread() -> None:
 
 
 def test_two_processes_train_at_once(run_python) -> None:
-    code = "import sys; sys.path.insert(0, %r); from ninguang_faults import *; print(train(small_model('fl:1'), steps=3))"
+    code = (
+        "import sys; sys.path.insert(0, %r); from ninguang_faults import *; print(train(small_model('fl:1'), steps=3))"
+    )
     code %= os.path.dirname(__file__)
     running = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(2)]
     results = [process.communicate(timeout=300)[0] for process in running]

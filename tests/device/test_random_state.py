@@ -36,7 +36,11 @@ def test_state_round_trip() -> None:
     first = draw(DEVICE), draw(OTHER)
     torch.fl.set_rng_state_all(states)
     assert (draw(DEVICE), draw(OTHER)) == first
-    for wrong in (torch.zeros(3, dtype=torch.uint8), torch.zeros(16), torch.zeros(16, dtype=torch.uint8, device=DEVICE)):
+    for wrong in (
+        torch.zeros(3, dtype=torch.uint8),
+        torch.zeros(16),
+        torch.zeros(16, dtype=torch.uint8, device=DEVICE),
+    ):
         with pytest.raises((TypeError, RuntimeError)):
             torch.fl.set_rng_state(wrong, DEVICE)
 

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
-import torch_fl
 from constrained_chip import Chip, drop_aliases
+
+import torch_fl
 from torch_fl import routing
 from torch_fl.ops import libraries
 
@@ -165,7 +166,8 @@ def test_cpu_tier_random_numbers_come_from_the_device() -> None:
 
 
 def test_unified_memory_is_not_copied(run_python) -> None:
-    run_python("""
+    run_python(
+        """
         import torch
         from torch_fl import routing
         x = torch.arange(12.0).reshape(3, 4)
@@ -192,7 +194,9 @@ def test_unified_memory_is_not_copied(run_python) -> None:
         assert sum(seen.bytes_moved.values()) <= 48 + 48 + 96 + 36, seen.bytes_moved  # results at most
         routing.enable("native", True); routing.enable("decompose", True)
         assert torch.equal((fresh + 1).cpu(), fresh.cpu() + 1)
-    """, NINGUANG_UNIFIED="1")
+    """,
+        NINGUANG_UNIFIED="1",
+    )
 
 
 # ----------------------------------------------------------- legalisation
@@ -288,8 +292,8 @@ def test_a_model_learns_on_a_constrained_chip(run_python, tmp_path, flags: str) 
 
         def losses(device):
             torch.manual_seed(0)
-            model = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(72, 3))
-            model.to(device)
+            nn = torch.nn
+            model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(72, 3)).to(device)
             optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
             x, y = torch.randn(4, 1, 8, 8).to(device), torch.tensor([0, 1, 2, 0]).to(device)
             found = []
@@ -318,10 +322,14 @@ def solve_with_scipy(name: str):
     def eigh(a: torch.Tensor, UPLO: str = "L", compute_v: bool = True) -> tuple[torch.Tensor, torch.Tensor]:
         if a.dim() != 2:
             raise NotImplementedError("one matrix at a time")
-        values, vectors = scipy.linalg.lapack.ssyevd(a.cpu().numpy(), compute_v=int(compute_v), lower=int(UPLO == "L"))[:2]
+        values, vectors = scipy.linalg.lapack.ssyevd(a.cpu().numpy(), compute_v=int(compute_v), lower=int(UPLO == "L"))[
+            :2
+        ]
         solve_with_scipy.devices.append(torch.fl.current_device())
-        return (torch.from_numpy(values).to(a.device),
-                torch.from_numpy(np.ascontiguousarray(vectors if compute_v else np.empty(0, np.float32))).to(a.device))
+        return (
+            torch.from_numpy(values).to(a.device),
+            torch.from_numpy(np.ascontiguousarray(vectors if compute_v else np.empty(0, np.float32))).to(a.device),
+        )
 
     return eigh
 
@@ -365,6 +373,7 @@ def test_a_kernel_library_serves_what_the_chip_has_not() -> None:
 
 def test_an_error_of_a_library_reaches_the_user() -> None:
     routing.enable("decompose", False)
+
     def resolve(name: str):
         def fail(*_: object, **__: object) -> None:
             raise ArithmeticError("the library says no")
@@ -386,7 +395,8 @@ def test_a_kernel_library_is_found_by_its_entry_point(tmp_path, monkeypatch) -> 
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: lapack-for-fl\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(
-        "[torch_fl.kernel_libraries]\nlapack = test_routing:solve_with_scipy\nbroken = no_such_module:resolve\n")
+        "[torch_fl.kernel_libraries]\nlapack = test_routing:solve_with_scipy\nbroken = no_such_module:resolve\n"
+    )
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setitem(sys.modules, "test_routing", sys.modules[__name__])
     importlib.invalidate_caches()

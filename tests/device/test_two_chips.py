@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-import torch_fl
 from constrained_chip import Chip, drop_aliases
+
+import torch_fl
 from torch_fl import routing
 
 NINGUANG = torch.device("fl:1")
@@ -60,9 +61,15 @@ def test_copies_are_ordered_with_both_streams(other: torch.device) -> None:
 
 def test_operands_of_two_chips_are_refused(other: torch.device) -> None:
     a, b = torch.ones(3, device=NINGUANG), torch.ones(3, device=other)
-    for call in (lambda: a + b, lambda: torch.mm(a[None], b[:, None]), lambda: a.copy_(b).add_(b), lambda: torch.cat([a, b]),
-                 lambda: torch.where(a > 0, a, b), lambda: torch.addmm(a[:1, None], b[None], a[:, None]),
-                 lambda: torch.linalg.cross(a, b)):  # fmt: skip
+    for call in (
+        lambda: a + b,
+        lambda: torch.mm(a[None], b[:, None]),
+        lambda: a.copy_(b).add_(b),
+        lambda: torch.cat([a, b]),
+        lambda: torch.where(a > 0, a, b),
+        lambda: torch.addmm(a[:1, None], b[None], a[:, None]),
+        lambda: torch.linalg.cross(a, b),
+    ):
         with pytest.raises(RuntimeError, match="same device"):
             call()
 
@@ -80,7 +87,8 @@ def test_autograd_runs_on_each_device(run_python, tmp_path, flags: str) -> None:
         def grads(a, b):
             one, two = copy.deepcopy(first).to(a), copy.deepcopy(second).to(b)
             two(torch.relu(one(x.to(a))).to(b)).square().sum().backward()
-            assert all(p.grad.device == a for p in one.parameters()) and all(p.grad.device == b for p in two.parameters())
+            assert all(p.grad.device == a for p in one.parameters())
+            assert all(p.grad.device == b for p in two.parameters())
             return [p.grad.cpu() for p in (*one.parameters(), *two.parameters())]
 
         wanted = grads(torch.device("cpu"), torch.device("cpu"))
