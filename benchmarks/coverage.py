@@ -23,8 +23,9 @@ def summarize(answers: list[dict[str, Any]]) -> dict[str, Any]:
     summary: dict[str, Any] = {"entries": len({a["op"] for a in answers}), "passed": {}, "failures": {}, "cpu_tier": {}}
     for mode in ("all", "no_cpu"):
         of_mode = [a for a in answers if a["mode"] == mode]
-        summary["passed"][mode] = sum(not a["failures"] for a in of_mode)
-        summary["failures"][mode] = {a["op"]: reason(a) for a in of_mode if a["failures"]}
+        failed = {a["op"]: reason(a) for a in of_mode if a["failures"] or not a["checks"]}
+        summary["passed"][mode] = len(of_mode) - len(failed)
+        summary["failures"][mode] = failed
     for answer in answers:
         for name in answer["cpu"]:
             summary["cpu_tier"].setdefault(name, []).append(answer["op"])
@@ -33,6 +34,8 @@ def summarize(answers: list[dict[str, Any]]) -> dict[str, Any]:
 
 def reason(answer: dict[str, Any]) -> str:
     """One line: the first failure, and how many there are."""
+    if not answer["failures"]:
+        return "nothing to compare with: PyTorch's CPU does not have it"
     stage, text = answer["failures"][0]
     return f"{stage} ({len(answer['failures'])} of {answer['checks']}): {text}"
 

@@ -9,6 +9,7 @@
 #include "bridge/call.h"
 #include "bridge/factory.h"
 #include "bridge/route.h"
+#include "bridge/settings.h"
 #include "core/error.h"
 
 namespace fl::bridge {
@@ -34,6 +35,7 @@ fl_memory memory(const at::Tensor& t) {
 uint64_t bytes_of(const at::Tensor& t) { return static_cast<uint64_t>(t.numel()) * t.itemsize(); }
 
 void on_device_slow(const at::Tensor& src, const at::Tensor& dst);
+void parts(const at::Tensor& src, const at::Tensor& dst);
 
 // The tensor as it lies in memory, without lazy conjugate and negative bits.
 at::Tensor without_bits(const at::Tensor& t) {
@@ -66,7 +68,16 @@ void on_device(const at::Tensor& src, const at::Tensor& dst) {
   if (iter.numel() == 0) return;
   static const int overload = overload_id("aten::copy_");
   if (lower_copy(iter, overload)) return;
+  if (dst.is_complex()) return parts(src, dst);
   on_device_slow(src, dst);
+}
+
+// Complex types without a copy kernel of their own: their real and imaginary parts.
+void parts(const at::Tensor& src, const at::Tensor& dst) {
+  const auto plain = [](const at::Tensor& t) { return at::view_as_real(without_bits(t)); };
+  if (src.is_complex()) return on_device(plain(src), plain(dst));
+  on_device(src, plain(dst).select(-1, 0));
+  plain(dst).select(-1, 1).zero_();
 }
 
 // Host source into a dense device target of the same sizes, type and strides.
@@ -124,6 +135,8 @@ void to_host(const at::Tensor& src, const at::Tensor& dst, bool non_blocking) {
 
 void on_device_slow(const at::Tensor& src, const at::Tensor& dst) {
   // No copy kernel for these types: through the host. Counted as the CPU tier's.
+  TORCH_CHECK_NOT_IMPLEMENTED(settings.enable_cpu.load(std::memory_order_relaxed) && forbid_cpu_depth == 0, "no copy kernel from ", src.scalar_type(),
+                              " to ", dst.scalar_type(), " on ", dst.device(), ", and the CPU tier is off");
   static const int overload = overload_id("aten::copy_");
   at::Tensor host = at::empty_strided(src.sizes(), src.is_non_overlapping_and_dense() ? src.strides() : at::IntArrayRef(c10::contiguous_strides(src.sizes())),
                                       src.options().device(at::kCPU));

@@ -7,6 +7,8 @@ device of the tensor and of its storage. The worker (opinfo_worker.py) calls che
 from __future__ import annotations
 
 import contextlib
+import itertools
+import os
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
 DEVICE = torch.device("fl:1")
-NUM_SAMPLES = 3
+NUM_SAMPLES = int(os.environ.get("FL_OPINFO_SAMPLES", "3"))
 
 # Entries that test something a dense device does not have; everything else counts.
 LEFT_OUT = {
@@ -152,12 +154,11 @@ class OpCheck:
     def _samples(self, requires_grad: bool) -> list[SampleInput]:
         torch.manual_seed(0)
         found = self.op.sample_inputs("cpu", self.dtype, requires_grad=requires_grad)
-        every = list(zip(range(40), found, strict=False))
-        samples = [sample for _, sample in every]
+        samples = list(itertools.islice(found, 60))
         if len(samples) <= NUM_SAMPLES:
             return samples
-        # The first, one from the middle and the last: generators put variants of one form next to each other.
-        return [samples[0], samples[len(samples) // 2], samples[-1]]
+        # From the first to the last, evenly: generators put variants of one form next to each other.
+        return [samples[round(i * (len(samples) - 1) / (NUM_SAMPLES - 1))] for i in range(NUM_SAMPLES)]
 
     def run(self) -> OpReport:
         report = OpReport()
@@ -173,7 +174,9 @@ class OpCheck:
                 self._stage(report, f"grad[{i}]", sample, lambda s=sample: self._grad(s))
         return report
 
-    def _stage(self, report: OpReport, stage: str, sample: SampleInput, prepare: Callable[[], tuple | None]) -> None:
+    def _stage(
+        self, report: OpReport, stage: str, sample: SampleInput, prepare: Callable[[], tuple | None]
+    ) -> None:
         """prepare() returns (function, operands, right answer if known without it) or None for nothing to check."""
         prepared = prepare()
         if prepared is None:

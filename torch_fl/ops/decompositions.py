@@ -38,11 +38,16 @@ def register(*names: str, last_resort: bool = False) -> Callable[[Callable[..., 
 def _where_no_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
-        from torch_fl import _C
-
-        return NotImplemented if _C.cpu_allowed() else function(*args, **kwargs)
+        return NotImplemented if cpu_allowed() else function(*args, **kwargs)
 
     return run
+
+
+def cpu_allowed() -> bool:
+    """Tell whether this thread's operators may run on the CPU."""
+    from torch_fl import _C
+
+    return _C.cpu_allowed()
 
 
 def resolve(name: str) -> Callable[..., Any] | None:

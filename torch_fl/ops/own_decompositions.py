@@ -12,6 +12,7 @@ from torch_fl.ops.decomposed import (  # noqa: F401
     fourier,
     indexing,
     losses,
+    normalization,
     pooling,
     resampling,
     special_functions,

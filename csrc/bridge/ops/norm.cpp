@@ -42,8 +42,11 @@ struct BatchNorm {
 };
 
 // False: next tier. Statistics live in the running statistics' type, else in float32 for half types.
-bool batch_norm(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& mean, const at::Tensor& var,
+bool batch_norm(const at::Tensor& input, const at::Tensor& weight_, const at::Tensor& bias_, const at::Tensor& mean_, const at::Tensor& var_,
                 bool training, double momentum, double eps, int overload, BatchNorm& result) {
+  const auto dense = [](const at::Tensor& t) { return t.defined() ? t.contiguous() : t; };
+  const at::Tensor weight = dense(weight_), bias = dense(bias_);
+  const at::Tensor mean = training ? mean_ : dense(mean_), var = training ? var_ : dense(var_);  // written in training
   if (input.dim() < 2 || input.numel() == 0 || !has_kernel(Uniop::batch_norm, input) || (!training && !mean.defined())) return false;
   for (const at::Tensor* t : {&weight, &bias, &mean, &var})
     if (t->defined() && (!t->is_contiguous() || (t->scalar_type() != at::kFloat && t->scalar_type() != input.scalar_type()))) return false;

@@ -123,22 +123,6 @@ def logcumsumexp(self: Tensor, dim: int) -> Tensor:
     return result
 
 
-@register("aten::_native_batch_norm_legit.out")
-def batch_norm_out(input: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor,
-                   running_var: Tensor, training: bool, momentum: float, eps: float, *, out: Tensor, save_mean: Tensor,
-                   save_invstd: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    normalize = torch.ops.aten._native_batch_norm_legit
-    results = normalize(input, weight, bias, running_mean, running_var, training, momentum, eps)
-    return _into((out, save_mean, save_invstd), results)
-
-
-def _into(outs: tuple[Tensor, ...], results: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    for out, result in zip(outs, results, strict=True):
-        resize_output(out, result.shape)
-        out.copy_(result)
-    return outs
-
-
 @register("aten::_cdist_forward")
 def cdist(x1: Tensor, x2: Tensor, p: float, compute_mode: int | None) -> Tensor:
     shape = torch.broadcast_shapes(x1.shape[:-2], x2.shape[:-2])
@@ -156,7 +140,8 @@ def cdist(x1: Tensor, x2: Tensor, p: float, compute_mode: int | None) -> Tensor:
 @register("aten::_cdist_backward")
 def cdist_backward(grad: Tensor, x1: Tensor, x2: Tensor, p: float, cdist: Tensor) -> Tensor:
     difference = x1.unsqueeze(-2) - x2.unsqueeze(-3)
-    return (_norm_slope(difference, cdist.unsqueeze(-1), p) * grad.unsqueeze(-1)).sum(-2).expand_as(x1).contiguous()
+    # With the batch of both operands; autograd sums it back to that of x1.
+    return (_norm_slope(difference, cdist.unsqueeze(-1), p) * grad.unsqueeze(-1)).sum(-2)
 
 
 def _norm_slope(difference: Tensor, norm: Tensor, p: float) -> Tensor:

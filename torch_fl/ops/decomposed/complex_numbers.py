@@ -239,14 +239,6 @@ def vector_norm(z: Tensor, ord: float = 2, dim: Sequence[int] | None = None, kee
     return torch.linalg.vector_norm(absolute(z.resolve_conj()), ord, dim, keepdim)
 
 
-@_complex_only("aten::var.correction")
-def variance(z: Tensor, dim: Sequence[int] | None = None, *, correction: float | None = None,
-             keepdim: bool = False) -> Tensor:  # fmt: skip
-    re, im = _parts(z)
-    return (torch.var(re, dim, correction=correction, keepdim=keepdim)
-            + torch.var(im, dim, correction=correction, keepdim=keepdim))  # fmt: skip
-
-
 @_complex_only("aten::lerp.Scalar", "aten::lerp.Tensor")
 def lerp(start: Tensor, end: Tensor, weight: Tensor | complex) -> Tensor:
     return start + weight * (end - start)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torch_fl.ops.decompositions import register
+from torch_fl.ops.decompositions import cpu_allowed, register, resize_output
 
 _last_resort = functools.partial(register, last_resort=True)
 
@@ -125,8 +125,6 @@ def linalg_solve_triangular(self: Tensor, B: Tensor, *, upper: bool, left: bool 
 @real_only
 def linalg_solve_triangular_out(self: Tensor, B: Tensor, *, upper: bool, left: bool = True, unitriangular: bool = False,
                                 out: Tensor) -> Tensor:  # fmt: skip
-    from torch_fl.ops.decompositions import resize_output
-
     X = solve_triangular(self, B, upper=upper, left=left, unitriangular=unitriangular)
     resize_output(out, X.shape)
     return out.copy_(X)
@@ -233,6 +231,17 @@ def _unpack(LU_data: Tensor, LU_pivots: Tensor, unpack_data: bool, unpack_pivots
 def linalg_lu(A: Tensor, *, pivot: bool = True) -> tuple[Tensor, Tensor, Tensor]:
     LU, pivots, _ = lu_factor(A, pivot)
     return _unpack(LU, pivots, True, pivot)
+
+
+@register("aten::linalg_lu.out")
+@real_only
+def linalg_lu_out(A: Tensor, *, pivot: bool = True, P: Tensor, L: Tensor, U: Tensor) -> tuple[Tensor, ...]:
+    """Through new results: LAPACK's wrapper in PyTorch writes wrong numbers into strided outputs."""
+    factor = torch.ops.aten.linalg_lu if cpu_allowed() else linalg_lu
+    for out, result in zip((P, L, U), factor(A, pivot=pivot), strict=True):
+        resize_output(out, result.shape)
+        out.copy_(result)
+    return P, L, U
 
 
 @_last_resort("aten::linalg_lu_solve")

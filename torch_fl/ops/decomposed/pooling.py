@@ -15,15 +15,16 @@ def _pool(self: Tensor, windows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """Maximum over windows: one [planes or 1, outputs, elements] of positions per dimension; repeats do no harm."""
     dims = len(windows)
     sizes = self.shape[-dims:]
-    planes = self.reshape(-1, math.prod(sizes))
+    planes = self.reshape(math.prod(self.shape[:-dims]), math.prod(sizes))
     place = torch.zeros((), dtype=torch.int64, device=self.device)
     for d, (window, size) in enumerate(zip(windows, sizes, strict=True)):
         shape = [window.size(0)] + [1] * (2 * dims)
         shape[1 + d], shape[1 + dims + d] = window.size(1), window.size(2)
         place = place * size + window.view(shape)
     outputs = place.shape[1 : 1 + dims]
-    place = place.reshape(place.size(0), outputs.numel(), -1).expand(planes.size(0), -1, -1)
-    values = planes.gather(1, place.reshape(planes.size(0), -1)).view(place.shape)
+    elements = math.prod(place.shape[1 + dims :])
+    place = place.reshape(place.size(0), outputs.numel(), elements).expand(planes.size(0), -1, -1)
+    values = planes.gather(1, place.reshape(planes.size(0), outputs.numel() * elements)).view(place.shape)
     best, element = values.max(2)
     indices = place.gather(2, element.unsqueeze(2)).squeeze(2)
     shape = (*self.shape[:-dims], *outputs)
@@ -34,7 +35,8 @@ def _scatter(grad_output: Tensor, self: Tensor, indices: Tensor, dims: int) -> T
     shape = self.shape
     planes = math.prod(shape[:-dims])
     grad = grad_output.new_zeros(planes, math.prod(shape[-dims:]))
-    return grad.scatter_add_(1, indices.reshape(planes, -1), grad_output.reshape(planes, -1)).view(shape)
+    flat = (planes, math.prod(indices.shape[-dims:]))
+    return grad.scatter_add_(1, indices.reshape(flat), grad_output.reshape(flat)).view(shape)
 
 
 def _adaptive_windows(size: int, outputs: int, device: torch.device) -> Tensor:

@@ -140,12 +140,19 @@ def unique(self: Tensor, sorted: bool = True, return_inverse: bool = False) -> t
     return unique2(self, sorted, return_inverse)[:2]
 
 
+def _unique_of_nothing(x: Tensor, dim: int | None) -> tuple[Tensor, Tensor, Tensor]:
+    if dim is not None and (x.size(dim) or sum(n == 0 for n in x.shape) > 1):
+        raise RuntimeError("There are 0 sized dimensions, and they aren't selected, so unique cannot be applied")
+    nothing = torch.empty(0, dtype=torch.int64, device=x.device)
+    return (x.clone() if dim is not None else x.reshape(-1).clone()), nothing, nothing.clone()
+
+
 @register("aten::unique_dim")
 def unique_dim(self: Tensor, dim: int, sorted: bool = True, return_inverse: bool = False,
                return_counts: bool = False) -> tuple:  # fmt: skip
     x, dim = _wrap(self, dim)
     if x.numel() == 0:
-        raise NotImplementedError("unique_dim of an empty tensor")
+        return _unique_of_nothing(x, dim)
     rows = x.movedim(dim, 0)
     flat = rows.reshape(rows.size(0), -1)
     order = torch.arange(flat.size(0), device=x.device)
@@ -159,8 +166,8 @@ def unique_dim(self: Tensor, dim: int, sorted: bool = True, return_inverse: bool
 def unique_consecutive(self: Tensor, return_inverse: bool = False, return_counts: bool = False,
                        dim: int | None = None) -> tuple:  # fmt: skip
     rows = self.reshape(-1) if dim is None else self.movedim(dim, 0)
-    if rows.size(0) == 0:
-        raise NotImplementedError("unique_consecutive of an empty tensor")
+    if self.numel() == 0:
+        return _unique_of_nothing(self, dim)
     shape = self.shape if dim is None else (rows.size(0),)
     first, inverse, counts = _groups(_starts(rows), None, shape, return_inverse or dim is not None, return_counts)
     values = rows.index_select(0, first)
