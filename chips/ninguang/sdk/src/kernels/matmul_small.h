@@ -37,7 +37,7 @@ void multiply_small(const MatrixView<T>& a, const MatrixView<T>& b, const GemmSh
 
 namespace detail {
 
-// out[r] += a[r] . column for a column of b that is dense in k; a is dense, [rows][depth].
+// out[r][c] = a[r] . columns[c] for two columns of b that are dense in k; a is dense, [rows][depth].
 template <class T, class S, int kRows>
 void dot_columns(const T* a, int64_t ld_a, const S* const* columns, int64_t depth, T* out, int64_t ld_out) {
   constexpr int kCount = 2, kLane = kLanes<T>;
@@ -46,14 +46,7 @@ void dot_columns(const T* a, int64_t ld_a, const S* const* columns, int64_t dept
   const auto step = [&](int64_t at, int part) {
 #pragma GCC unroll 2
     for (int c = 0; c < kCount; ++c) {
-      Vector<T> right;
-      if constexpr (std::is_same_v<T, S>) {
-        right = load(columns[c] + at);
-      } else {
-        alignas(64) T wide[kLane];
-        to_float(columns[c] + at, wide, kLane);
-        right = load(wide);
-      }
+      const Vector<T> right = load_as(columns[c] + at);
 #pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) sum[r][c][part] += load(a + r * ld_a + at) * right;
     }
@@ -63,14 +56,12 @@ void dot_columns(const T* a, int64_t ld_a, const S* const* columns, int64_t dept
     step(k + kLane, 1);
   }
   for (; k + kLane <= depth; k += kLane) step(k, 0);
-  if (k < depth) {
-    for (int c = 0; c < kCount; ++c) {
-      const Vector<T> right = load_some(columns[c] + k, depth - k);
-      for (int r = 0; r < kRows; ++r) sum[r][c][1] += load_some(a + r * ld_a + k, depth - k) * right;
-    }
-  }
   for (int r = 0; r < kRows; ++r) {
-    for (int c = 0; c < kCount; ++c) out[r * ld_out + c] = horizontal_sum<T>(sum[r][c][0] + sum[r][c][1]);
+    for (int c = 0; c < kCount; ++c) {
+      T total = horizontal_sum<T>(sum[r][c][0] + sum[r][c][1]);
+      for (int64_t i = k; i < depth; ++i) total += a[r * ld_a + i] * static_cast<T>(columns[c][i]);
+      out[r * ld_out + c] = total;
+    }
   }
 }
 
@@ -87,22 +78,21 @@ void dot_columns(int64_t rows, const T* a, int64_t ld_a, const S* const* columns
 // sums[r][0 … width) = sum over k of a[r][k] * b[k][…], four rows of b per sweep.
 template <class T, class S>
 void add_rows(int64_t rows, const T* a, int64_t ld_a, const S* b, int64_t ld_b, int64_t depth, int64_t width, T* sums) {
+  constexpr int64_t kSweep = 4;
   std::fill_n(sums, rows * width, T(0));
-  int64_t k = 0;
-  for (; k + 4 <= depth; k += 4) {
-    const S *b0 = b + k * ld_b, *b1 = b0 + ld_b, *b2 = b1 + ld_b, *b3 = b2 + ld_b;
-    for (int64_t r = 0; r < rows; ++r) {
-      const T a0 = a[r * ld_a + k], a1 = a[r * ld_a + k + 1], a2 = a[r * ld_a + k + 2], a3 = a[r * ld_a + k + 3];
-      T* __restrict to = sums + r * width;
-      for (int64_t c = 0; c < width; ++c) {
-        to[c] += a0 * static_cast<T>(b0[c]) + a1 * static_cast<T>(b1[c]) + a2 * static_cast<T>(b2[c]) +
-                 a3 * static_cast<T>(b3[c]);
+  for (int64_t k = 0; k < depth; k += kSweep) {
+    const int64_t lines = std::min(kSweep, depth - k);
+    for (int64_t c = 0; c < width; c += kLanes<T>) {
+      const int64_t count = std::min<int64_t>(kLanes<T>, width - c);
+      Vector<T> right[kSweep];
+      for (int64_t i = 0; i < kSweep; ++i) right[i] = i < lines ? load_some(b + (k + i) * ld_b + c, count) : Vector<T>{};
+      for (int64_t r = 0; r < rows; ++r) {
+        Vector<T> sum = load_some(sums + r * width + c, count);
+        for (int64_t i = 0; i < kSweep; ++i) {
+          if (i < lines) sum += right[i] * a[r * ld_a + k + i];
+        }
+        store_some(sums + r * width + c, sum, count);
       }
-    }
-  }
-  for (; k < depth; ++k) {
-    for (int64_t r = 0; r < rows; ++r) {
-      for (int64_t c = 0; c < width; ++c) sums[r * width + c] += a[r * ld_a + k] * static_cast<T>(b[k * ld_b + c]);
     }
   }
 }
@@ -113,9 +103,10 @@ void add_rows(int64_t rows, const T* a, int64_t ld_a, const S* b, int64_t ld_b, 
 template <class T, class S, class Write>
 void multiply_skinny(const MatrixView<S>& a, const MatrixView<S>& b, const GemmShape& s, const Write& write,
                      bool parallel) {
-  T* left = scratch<T>(kScratchPackA, s.rows * s.depth);
+  const int64_t ld = s.depth + 16;  // keeps the rows out of each other's cache sets
+  T* left = scratch<T>(kScratchPackA, s.rows * ld);
   for (int64_t r = 0; r < s.rows; ++r) {
-    for (int64_t k = 0; k < s.depth; ++k) left[r * s.depth + k] = static_cast<T>(*a.at(r, k));
+    for (int64_t k = 0; k < s.depth; ++k) left[r * ld + k] = static_cast<T>(*a.at(r, k));
   }
   const bool dots = b.row_stride == 1 && s.depth > 1;
   const int64_t block = dots ? 2 : std::min<int64_t>(512, std::max<int64_t>(64, divide_up(s.columns, cores())));
@@ -130,7 +121,7 @@ void multiply_skinny(const MatrixView<S>& a, const MatrixView<S>& b, const GemmS
           const int64_t at = c + 2 <= width ? c : std::max<int64_t>(0, width - 2);
           const S* columns[2] = {b.at(0, c0 + at), b.at(0, c0 + std::min(at + 1, width - 1))};
           T pair[kSkinnyRows * 2];
-          detail::dot_columns(s.rows, left, s.depth, columns, s.depth, pair, 2);
+          detail::dot_columns(s.rows, left, ld, columns, s.depth, pair, 2);
           for (int64_t r = 0; r < s.rows; ++r) {
             sums_of_dots[r * kBuffer + at] = pair[r * 2];
             if (at + 1 < width) sums_of_dots[r * kBuffer + at + 1] = pair[r * 2 + 1];
@@ -144,12 +135,12 @@ void multiply_skinny(const MatrixView<S>& a, const MatrixView<S>& b, const GemmS
     for (int64_t i = begin; i < end; ++i) {
       const int64_t c0 = i * block, width = std::min(block, s.columns - c0);
       if (b.column_stride == 1) {
-        detail::add_rows(s.rows, left, s.depth, b.at(0, c0), b.row_stride, s.depth, width, sums);
+        detail::add_rows(s.rows, left, ld, b.at(0, c0), b.row_stride, s.depth, width, sums);
       } else {
         for (int64_t r = 0; r < s.rows; ++r) {
           for (int64_t c = 0; c < width; ++c) {
             T total = 0;
-            for (int64_t k = 0; k < s.depth; ++k) total += left[r * s.depth + k] * static_cast<T>(*b.at(k, c0 + c));
+            for (int64_t k = 0; k < s.depth; ++k) total += left[r * ld + k] * static_cast<T>(*b.at(k, c0 + c));
             sums[r * width + c] = total;
           }
         }
