@@ -113,7 +113,9 @@ def test_matmul(chip, dtype, seed):
         else:
             row = make(m, dtype=dtype).expand(*batch, n, m)
             addend = pick.choice([row, restride(make(*batch, n, m, dtype=dtype), pick.choice(LAYOUTS))])
-            beta, alpha = pick.choice([(1, 1), (2, 3), (0, 2)] if dtype in INTS else [(1.0, 1.0), (0.5, 2.0), (0.0, 1.0)])
+            beta, alpha = pick.choice(
+                [(1, 1), (2, 3), (0, 2)] if dtype in INTS else [(1.0, 1.0), (0.5, 2.0), (0.0, 1.0)]
+            )
             if beta == 0 and dtype not in INTS:
                 addend = torch.full_like(addend.contiguous(), math.nan)
             chip.run("baddbmm" if batch else "addmm", [addend, a, b], out, [beta, alpha])
@@ -193,9 +195,11 @@ def test_convolution(chip, dtype, layouts, seed):
         if pick.random() < 0.25:
             kernel, padding = [1] * dims, [0] * dims
         transposed = pick.random() < 0.3
-        output_padding = [pick.randint(0, max(s, d) - 1) if transposed else 0 for s, d in zip(stride, dilation)]
+        output_padding = [
+            pick.randint(0, max(s, d) - 1) if transposed else 0 for s, d in zip(stride, dilation, strict=True)
+        ]
         most = {1: 60, 2: 30, 3: 10}[dims]
-        size = [pick.randint(d * (k - 1) + 1, most) for d, k in zip(dilation, kernel)]
+        size = [pick.randint(d * (k - 1) + 1, most) for d, k in zip(dilation, kernel, strict=True)]
         batch = pick.choice([1, 2, 5])
         weight_shape = (groups * ins, outs) if transposed else (groups * outs, ins)
         case = (
@@ -228,7 +232,7 @@ def pool_case(pick, dims):
     stride = [pick.randint(1, 3) for _ in range(dims)]
     padding = [pick.randint(0, k // 2) for k in kernel]
     dilation = [pick.choice([1, 1, 2]) for _ in range(dims)]
-    size = [pick.randint(d * (k - 1) + 1, 16 if dims == 3 else 40) for k, d in zip(kernel, dilation)]
+    size = [pick.randint(d * (k - 1) + 1, 16 if dims == 3 else 40) for k, d in zip(kernel, dilation, strict=True)]
     return kernel, stride, padding, dilation, (pick.choice([1, 3]), pick.choice([1, 3, 16, 33]), *size)
 
 

@@ -42,7 +42,11 @@ def test_batch_norm(chip, dtype, training, seed):
     torch.manual_seed(seed)
     pick = random.Random(seed)
     channels, eps, momentum = pick.choice([1, 3, 16, 17, 40]), 1e-5, 0.1
-    shape = (pick.choice([2, 8, 33]), channels, *[pick.choice([1, 7, 16, 30]) for _ in range(pick.choice([0, 1, 2, 3]))])
+    shape = (
+        pick.choice([2, 8, 33]),
+        channels,
+        *[pick.choice([1, 7, 16, 30]) for _ in range(pick.choice([0, 1, 2, 3]))],
+    )
     images = IMAGES if len(shape) > 2 else ["row_major", "sliced"]
     x = relayout(make(*shape, dtype=dtype) + pick.choice([0, 3]), pick.choice(images))
     weight, bias, dtype_w = parameters(pick, channels, dtype)
@@ -64,7 +68,7 @@ def test_batch_norm(chip, dtype, training, seed):
     outs = [relayout(empty(*shape, dtype=dtype), pick.choice(images))]
     outs += [empty(channels, dtype=dtype_w) if t is not None else None for t in (weight, bias)]
     chip.run("batch_norm_backward", [grad, x, weight, *(saved if training else [mean, var])], outs, [training, eps])
-    for got, want in zip([t for t in outs if t is not None], expected):
+    for got, want in zip([t for t in outs if t is not None], expected, strict=True):
         close(got, want, dtype, 20)
 
 
@@ -89,7 +93,7 @@ def test_row_norm(chip, kind, dtype, seed):
     outs = [empty(rows, columns, dtype=dtype)]
     outs += [empty(columns, dtype=dtype_w) if t is not None else None for t in (weight, bias)][: 2 if centred else 1]
     chip.run(kind + "_backward", [grad, x, *saved, weight], outs, [rows, columns])
-    for got, want in zip([t for t in outs if t is not None], expected):
+    for got, want in zip([t for t in outs if t is not None], expected, strict=True):
         close(got, want, dtype, 20)
 
 
@@ -113,7 +117,7 @@ def test_group_norm(chip, dtype, seed):
     outs = [empty(*x.shape, dtype=dtype)]
     outs += [empty(channels, dtype=dtype_w) if t is not None else None for t in (weight, bias)]
     chip.run("group_norm_backward", [grad, x, *saved, weight], outs, sizes)
-    for got, want in zip([t for t in outs if t is not None], expected):
+    for got, want in zip([t for t in outs if t is not None], expected, strict=True):
         close(got, want, dtype, 40)
 
 
@@ -180,7 +184,9 @@ def test_attention(chip, dtype, seed):
     q, k, v = (lay(make(batch, heads, length, e, dtype=dtype)) for length, e in lengths)
     mask = None
     if pick.random() < 0.6:
-        mask = make(*pick.choice([(batch, heads, queries, keys), (1, 1, queries, keys), (batch, 1, 1, keys)]), dtype=dtype)
+        mask = make(
+            *pick.choice([(batch, heads, queries, keys), (1, 1, queries, keys), (batch, 1, 1, keys)]), dtype=dtype
+        )
         if pick.random() < 0.5:
             mask.masked_fill_(torch.rand(mask.shape) < 0.5, -math.inf)
         if pick.random() < 0.3:
@@ -197,6 +203,6 @@ def test_attention(chip, dtype, seed):
     expected = torch.autograd.grad(y, leaves, grad.double())
     outs = [lay(empty(*t.shape, dtype=dtype)) for t in (q, k, v)]
     chip.run("attention_backward", [grad, q, k, v, mask, out, saved], outs, [scale, causal], dtype=dtype)
-    for got, want in zip(outs, expected):
+    for got, want in zip(outs, expected, strict=True):
         # The saved logsumexp is float32 also for float64.
         close(got, want, torch.float32 if dtype is torch.float64 else dtype, 8)

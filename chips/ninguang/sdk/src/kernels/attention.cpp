@@ -11,7 +11,8 @@ constexpr int64_t kQueryBlock = 2 * kGemmRows;
 constexpr int64_t kKeyBlock = 512;
 
 // The running softmax of a block of query rows.
-template <class T> struct RunningRows {
+template <class T>
+struct RunningRows {
   T max[kQueryBlock], sum[kQueryBlock];
   T* out;  // [kQueryBlock][ld], weighted values so far
   int64_t ld;
@@ -44,7 +45,9 @@ template <class T> struct RunningRows {
   }
 };
 
-template <class S> void write_row(const Heads<S>& out, int64_t b, int64_t h, int64_t query, const Compute<S>* values, int64_t depth, Compute<S> sum) {
+template <class S>
+void write_row(const Heads<S>& out, int64_t b, int64_t h, int64_t query, const Compute<S>* values, int64_t depth,
+               Compute<S> sum) {
   using T = Compute<S>;
   const T scale = sum == T(0) ? T(0) : T(1) / sum;
   S* to = out.head(b, h) + query * out.stride[2];
@@ -52,12 +55,18 @@ template <class S> void write_row(const Heads<S>& out, int64_t b, int64_t h, int
   for (int64_t e = 0; e < depth; ++e) to[e * out.stride[3]] = static_cast<S>(values[e] * scale);
 }
 
-template <class S> class Forward {
+template <class S>
+class Forward {
  public:
   using T = Compute<S>;
   Forward(const Args& args, const AttentionShape& shape)
-      : s_(shape), query_(args.in[0]), key_(args.in[1]), value_(args.in[2]), out_(args.out[0]),
-        mask_(args.num_in > 3 ? args.in[3] : Tensor{}), logsumexp_(args.out[1]) {}
+      : s_(shape),
+        query_(args.in[0]),
+        key_(args.in[1]),
+        value_(args.in[2]),
+        out_(args.out[0]),
+        mask_(args.num_in > 3 ? args.in[3] : Tensor{}),
+        logsumexp_(args.out[1]) {}
 
   void run() {
     const double cost = 0.02 * s_.keys * (s_.depth + s_.value_depth + 40);
@@ -71,7 +80,8 @@ template <class S> class Forward {
     // Each task packs its head's keys and values; few heads are shared out by blocks of queries.
     const int64_t blocks = divide_up(s_.queries, kQueryBlock);
     const int64_t wanted = std::max<int64_t>(1, divide_up(4 * cores(), heads));
-    const int64_t per_task = round_up(divide_up(blocks, std::min(blocks, wanted)), 4), tasks = divide_up(blocks, per_task);
+    const int64_t per_task = round_up(divide_up(blocks, std::min(blocks, wanted)), 4),
+                  tasks = divide_up(blocks, per_task);
     parallel_for(heads * tasks, cost * per_task * kQueryBlock, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const int64_t head = i / tasks, first = i % tasks * per_task * kQueryBlock;
@@ -99,7 +109,8 @@ template <class S> class Forward {
     }
   }
 
-  void run_block(int64_t b, int64_t h, int64_t query, int64_t rows, int64_t packed_count, const T* keys, const T* values) {
+  void run_block(int64_t b, int64_t h, int64_t query, int64_t rows, int64_t packed_count, const T* keys,
+                 const T* values) {
     const int64_t value_width = round_up(s_.value_depth, kColumns);
     T* queries = scratch<T>(kScratchPackA, kQueryBlock * s_.depth);
     T* scores = scratch<T>(kScratchSum, kQueryBlock * kKeyBlock);
@@ -143,12 +154,14 @@ template <class S> class Forward {
   }
 
   // running.out += weights x values
-  void add_values(int64_t rows, int64_t count, const T* weights, const T* values, int64_t panel_step, RunningRows<T>& running) const {
+  void add_values(int64_t rows, int64_t count, const T* weights, const T* values, int64_t panel_step,
+                  RunningRows<T>& running) const {
     alignas(64) T tile[kGemmRows * kColumns];
     for (int64_t c = 0; c < running.ld; c += kColumns, values += panel_step) {
       for (int64_t r = 0; r < rows; r += kGemmRows) {
         const int64_t tall = std::min<int64_t>(kGemmRows, rows - r);
-        gemm_kernel<T>(static_cast<int>(tall), 2, false)(count, weights + r * kKeyBlock, kKeyBlock, 1, values, kColumns, tile, kColumns);
+        gemm_kernel<T>(static_cast<int>(tall), 2, false)(count, weights + r * kKeyBlock, kKeyBlock, 1, values, kColumns,
+                                                         tile, kColumns);
         for (int64_t i = 0; i < tall; ++i) {
           T* to = running.out + (r + i) * running.ld + c;
           for (int64_t v = 0; v < kColumns; v += kLanes<T>) store(to + v, load(to + v) + load(tile + i * kColumns + v));
@@ -164,7 +177,8 @@ template <class S> class Forward {
     T* sums = scratch<T>(kScratchResult, s_.queries * s_.value_depth);
     for (int64_t q = 0; q < s_.queries; ++q) {
       const S* from = query_.head(b, h) + q * query_.stride[2];
-      for (int64_t e = 0; e < s_.depth; ++e) queries[q * s_.depth + e] = static_cast<T>(from[e * query_.stride[3]]) * static_cast<T>(s_.scale);
+      for (int64_t e = 0; e < s_.depth; ++e)
+        queries[q * s_.depth + e] = static_cast<T>(from[e * query_.stride[3]]) * static_cast<T>(s_.scale);
     }
     for (int64_t k = 0; k < s_.keys; k += 2) {
       const S* first = key_.head(b, h) + k * key_.stride[2];
@@ -196,7 +210,8 @@ template <class S> class Forward {
     if (!logsumexp_) return;
     const double value = static_cast<double>(max) + std::log(static_cast<double>(sum));
     const int64_t at = b * logsumexp_.strides[0] + h * logsumexp_.strides[1] + query * logsumexp_.strides[2];
-    write_parameter<double>(static_cast<char*>(logsumexp_.data) + at * size_of(logsumexp_.type), logsumexp_.type, 1, 1, &value);
+    write_parameter<double>(static_cast<char*>(logsumexp_.data) + at * size_of(logsumexp_.type), logsumexp_.type, 1, 1,
+                            &value);
   }
 
   const AttentionShape s_;
@@ -207,12 +222,20 @@ template <class S> class Forward {
 
 ngResult run_attention(const Args& args) {
   const Tensor &q = args.in[0], &k = args.in[1], &v = args.in[2];
-  const AttentionShape shape{q.sizes[0], q.sizes[1], q.sizes[2], k.sizes[2], q.sizes[3], v.sizes[3], args.f(0), args.i(1) != 0};
+  const AttentionShape shape{q.sizes[0], q.sizes[1], q.sizes[2], k.sizes[2],
+                             q.sizes[3], v.sizes[3], args.f(0),  args.i(1) != 0};
   switch (q.type) {
-    case NG_FLOAT16: Forward<Half>(args, shape).run(); break;
-    case NG_BFLOAT16: Forward<BFloat16>(args, shape).run(); break;
-    case NG_FLOAT32: Forward<float>(args, shape).run(); break;
-    default: Forward<double>(args, shape).run();
+    case NG_FLOAT16:
+      Forward<Half>(args, shape).run();
+      break;
+    case NG_BFLOAT16:
+      Forward<BFloat16>(args, shape).run();
+      break;
+    case NG_FLOAT32:
+      Forward<float>(args, shape).run();
+      break;
+    default:
+      Forward<double>(args, shape).run();
   }
   return NG_SUCCESS;
 }

@@ -10,7 +10,8 @@
 namespace ng {
 
 // [B, H, L, E] with any strides.
-template <class S> struct Heads {
+template <class S>
+struct Heads {
   S* data;
   int64_t stride[4];
 
@@ -27,12 +28,14 @@ struct AttentionShape {
 };
 
 // The additive mask of one head; data nullptr: none.
-template <class S> struct MaskView {
+template <class S>
+struct MaskView {
   const S* data = nullptr;
   int64_t row_stride = 0, column_stride = 0;
 };
 
-template <class S> MaskView<S> mask_of(const Tensor& mask, int64_t b, int64_t h) {
+template <class S>
+MaskView<S> mask_of(const Tensor& mask, int64_t b, int64_t h) {
   if (!mask) return {};
   const int first = 4 - mask.ndim;  // missing leading dims broadcast
   const auto stride = [&](int d) { return d >= first && mask.sizes[d - first] != 1 ? mask.strides[d - first] : 0; };
@@ -55,7 +58,8 @@ void mask_row(const MaskView<S>& mask, bool causal, int64_t query, int64_t key0,
     }
   }
   if (causal) {
-    for (int64_t i = std::max<int64_t>(0, query + 1 - key0); i < count; ++i) scores[i] = -std::numeric_limits<T>::infinity();
+    for (int64_t i = std::max<int64_t>(0, query + 1 - key0); i < count; ++i)
+      scores[i] = -std::numeric_limits<T>::infinity();
   }
 }
 

@@ -12,8 +12,8 @@ namespace {
 // Per dim and output position: the window [start, end), clipped to the plane, and its share of the divisor.
 struct Windows {
   std::vector<int64_t> start[3], end[3], count[3];
-  double divisor;     // 0: the product of the counts
-  int64_t step;       // of the last dim's windows; 0: irregular
+  double divisor;           // 0: the product of the counts
+  int64_t step;             // of the last dim's windows; 0: irregular
   int64_t kernel, padding;  // of the last dim, if regular
   int64_t rows_per_step;    // of the dim before, if regular
 
@@ -57,7 +57,8 @@ Windows adaptive_windows(const Image& in, const Image& out) {
   return w;
 }
 
-template <class T> T sum_run(const T* p, int64_t n) {
+template <class T>
+T sum_run(const T* p, int64_t n) {
   Vector<T> sum[2] = {};
   int64_t i = 0;
   for (; i + 2 * kLanes<T> <= n; i += 2 * kLanes<T>) {
@@ -72,7 +73,8 @@ template <class T> T sum_run(const T* p, int64_t n) {
 
 // A row of outputs with windows at equal steps: lanes are neighbouring outputs. scales: of the row, one per output.
 template <class T, int kStep>
-void mean_row_regular(const T* plane, const Image& in, const Windows& w, int64_t oz, int64_t oy, int64_t width, const T* scales, T* out) {
+void mean_row_regular(const T* plane, const Image& in, const Windows& w, int64_t oz, int64_t oy, int64_t width,
+                      const T* scales, T* out) {
   const int64_t step = kStep ? kStep : w.step;
   for (int64_t ox = 0; ox < width; ox += kLanes<T>) {
     const int64_t count = std::min<int64_t>(kLanes<T>, width - ox);
@@ -94,7 +96,8 @@ void mean_row_regular(const T* plane, const Image& in, const Windows& w, int64_t
 }
 
 // One over the divisor of every output of a plane.
-template <class T> std::vector<T> plane_scales(const Windows& w, const Image& out) {
+template <class T>
+std::vector<T> plane_scales(const Windows& w, const Image& out) {
   std::vector<T> scales;
   for (int64_t z = 0; z < out.size[0]; ++z) {
     for (int64_t y = 0; y < out.size[1]; ++y) {
@@ -104,7 +107,8 @@ template <class T> std::vector<T> plane_scales(const Windows& w, const Image& ou
   return scales;
 }
 
-template <class T> void mean_planes(const Image& in, const Image& out, const Windows& w) {
+template <class T>
+void mean_planes(const Image& in, const Image& out, const Windows& w) {
   const bool whole = out.plane() == 1 && w.step == 0;
   const double cost = whole ? 0.1 * in.plane() + 5 : 0.5 * in.plane() + 2.0 * out.plane();
   const std::vector<T> scales = whole ? std::vector<T>() : plane_scales<T>(w, out);
@@ -121,8 +125,11 @@ template <class T> void mean_planes(const Image& in, const Image& out, const Win
       for (int64_t z = 0; z < out.size[0]; ++z) {
         for (int64_t y = 0; y < out.size[1]; ++y, to += out.size[2], scale += out.size[2]) {
           if (w.step != 0) {
-            prefetch_rows(plane + (w.start[0][z] * in.size[1] + w.end[1][y]) * in.size[2], in.size[2] * w.rows_per_step);
-            detail::with_step(w.step, [&](auto step) { mean_row_regular<T, step.value>(plane, in, w, z, y, out.size[2], scale, to); });
+            prefetch_rows(plane + (w.start[0][z] * in.size[1] + w.end[1][y]) * in.size[2],
+                          in.size[2] * w.rows_per_step);
+            detail::with_step(w.step, [&](auto step) {
+              mean_row_regular<T, step.value>(plane, in, w, z, y, out.size[2], scale, to);
+            });
             continue;
           }
           for (int64_t x = 0; x < out.size[2]; ++x) {
@@ -141,7 +148,8 @@ template <class T> void mean_planes(const Image& in, const Image& out, const Win
   });
 }
 
-template <class S> void mean_pixels(const Image& in, const Image& out, const Windows& w) {
+template <class S>
+void mean_pixels(const Image& in, const Image& out, const Windows& w) {
   using T = Compute<S>;
   const int64_t row = in.row_stride(), plane = out.plane();
   parallel_for(in.batch * plane, 0.2 * in.channels * (in.plane() / plane + 1), [&](int64_t begin, int64_t end) {
@@ -156,7 +164,8 @@ template <class S> void mean_pixels(const Image& in, const Image& out, const Win
         for (int64_t iz = w.start[0][z]; iz < w.end[0][z]; ++iz) {
           for (int64_t iy = w.start[1][y]; iy < w.end[1][y]; ++iy) {
             const int64_t first = (iz * in.size[1] + iy) * in.size[2];
-            for (int64_t ix = w.start[2][x]; ix < w.end[2][x]; ++ix) sum += load_some(image + (first + ix) * row + c, count);
+            for (int64_t ix = w.start[2][x]; ix < w.end[2][x]; ++ix)
+              sum += load_some(image + (first + ix) * row + c, count);
           }
         }
         store_some(out.as<S>() + n * out.batch_stride + p * out.row_stride() + c, sum * scale, count);
@@ -165,7 +174,8 @@ template <class S> void mean_pixels(const Image& in, const Image& out, const Win
   });
 }
 
-template <class S> ngResult run_forward(const Image& in, const Image& out, const Windows& w) {
+template <class S>
+ngResult run_forward(const Image& in, const Image& out, const Windows& w) {
   using T = Compute<S>;
   if (!in.has_dense_planes() && in.has_dense_pixels() && out.has_dense_pixels()) {
     mean_pixels<S>(in, out, w);
@@ -183,7 +193,8 @@ template <class S> ngResult run_forward(const Image& in, const Image& out, const
 
 // ---- backward ----
 
-template <class T> void spread_planes(const Image& grad, const Image& out, const Windows& w) {
+template <class T>
+void spread_planes(const Image& grad, const Image& out, const Windows& w) {
   const int64_t plane = out.plane(), width = out.size[2];
   const std::vector<T> scales = plane_scales<T>(w, grad);
   const bool whole = grad.plane() == 1 && w.step == 0;
@@ -220,7 +231,8 @@ template <class T> void spread_planes(const Image& grad, const Image& out, const
 }
 
 // Channels-last float32 or float64: a block of channels of an image per task.
-template <class T> void spread_pixels(const Image& grad, const Image& out, const Windows& w) {
+template <class T>
+void spread_pixels(const Image& grad, const Image& out, const Windows& w) {
   constexpr int64_t kBlock = 64;
   const int64_t blocks = (out.channels + kBlock - 1) / kBlock, row = out.row_stride();
   parallel_for(out.batch * blocks, 0.3 * kBlock * (out.plane() + grad.plane()), [&](int64_t begin, int64_t end) {
@@ -248,7 +260,8 @@ template <class T> void spread_pixels(const Image& grad, const Image& out, const
   });
 }
 
-template <class S> ngResult run_backward(const Image& grad, const Image& out, const Windows& w) {
+template <class S>
+ngResult run_backward(const Image& grad, const Image& out, const Windows& w) {
   using T = Compute<S>;
   if (std::is_same_v<S, T> && !out.has_dense_planes() && out.has_dense_pixels() && grad.has_dense_pixels()) {
     spread_pixels<T>(grad, out, w);
@@ -260,16 +273,22 @@ template <class S> ngResult run_backward(const Image& grad, const Image& out, co
   return NG_SUCCESS;
 }
 
-template <class Body> ngResult for_type(ngDataType type, const Body& body) {
+template <class Body>
+ngResult for_type(ngDataType type, const Body& body) {
   switch (type) {
-    case NG_FLOAT16: return body(Half());
-    case NG_BFLOAT16: return body(BFloat16());
-    case NG_FLOAT32: return body(float());
-    default: return body(double());
+    case NG_FLOAT16:
+      return body(Half());
+    case NG_BFLOAT16:
+      return body(BFloat16());
+    case NG_FLOAT32:
+      return body(float());
+    default:
+      return body(double());
   }
 }
 
-template <bool kAdaptive, bool kBackward> ngResult run(const Args& args) {
+template <bool kAdaptive, bool kBackward>
+ngResult run(const Args& args) {
   const Image from = make_image(args.in[0]), to = make_image(args.out[0]);
   const Image &in = kBackward ? to : from, &out = kBackward ? from : to;
   const Windows w = kAdaptive ? adaptive_windows(in, out) : regular_windows(args, in, out);

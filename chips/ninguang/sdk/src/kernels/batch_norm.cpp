@@ -22,7 +22,8 @@ int64_t pixel_parts(int64_t rows, int64_t channels) {
 }
 
 // body(row0, row1, first, second) adds to float sums of at most kRowBlock rows; they are gathered in double.
-template <class T, class Body> ChannelSums sum_pixels(int64_t rows, int64_t channels, const Body& body) {
+template <class T, class Body>
+ChannelSums sum_pixels(int64_t rows, int64_t channels, const Body& body) {
   constexpr int64_t kRowBlock = 256;
   const int64_t parts = pixel_parts(rows, channels);
   std::vector<ChannelSums> partial(parts, ChannelSums(channels));
@@ -50,7 +51,8 @@ template <class T, class Body> ChannelSums sum_pixels(int64_t rows, int64_t chan
 }
 
 // For each vector of channels, the sums of up to eight rows are kept in registers.
-template <class T, class Term> void add_rows(int64_t row0, int64_t row1, int64_t channels, T* first, T* second, const Term& term) {
+template <class T, class Term>
+void add_rows(int64_t row0, int64_t row1, int64_t channels, T* first, T* second, const Term& term) {
   for (int64_t row = row0; row < row1; row += 8) {
     const int64_t last = std::min(row1, row + 8);
     for (int64_t c = 0; c < channels; c += kLanes<T>) {
@@ -65,7 +67,8 @@ template <class T, class Term> void add_rows(int64_t row0, int64_t row1, int64_t
 
 // Mean and biased variance of each channel. The sums are taken of x - shift with a shift near the mean: the variance
 // then loses no digits however far the mean is from zero.
-template <class S> void channel_statistics(const Image& x, Walk walk, double* mean, double* variance) {
+template <class S>
+void channel_statistics(const Image& x, Walk walk, double* mean, double* variance) {
   using T = Compute<S>;
   const int64_t plane = x.plane(), n = x.batch * plane;
   const auto finish = [&](int64_t c, double shift, double sum, double squares) {
@@ -98,19 +101,21 @@ template <class S> void channel_statistics(const Image& x, Walk walk, double* me
   }
   for (int64_t c = 0; c < x.channels; ++c) shift[c] /= static_cast<T>(sample);
   const ChannelSums sums = sum_pixels<T>(n, x.channels, [&](int64_t row0, int64_t row1, T* first, T* second) {
-    add_rows(row0, row1, x.channels, first, second, [&](int64_t r, int64_t c, int64_t count, Vector<T>& a, Vector<T>& b) {
-      const Vector<T> d = load_some(data + r * row_stride + c, count) - load_some(shift + c, count);
-      a += d;
-      b += d * d;
-    });
+    add_rows(row0, row1, x.channels, first, second,
+             [&](int64_t r, int64_t c, int64_t count, Vector<T>& a, Vector<T>& b) {
+               const Vector<T> d = load_some(data + r * row_stride + c, count) - load_some(shift + c, count);
+               a += d;
+               b += d * d;
+             });
   });
   for (int64_t c = 0; c < x.channels; ++c) finish(c, shift[c], sums.first[c], sums.second[c]);
 }
 
 // by_channel: channel after channel, as the statistics were read just before, so that planes are still in the cache;
 // else in the order of memory.
-template <class S> void apply_affine(const Image& x, const Image& out, Walk walk, bool by_channel, const Compute<S>* scale,
-                                     const Compute<S>* shift) {
+template <class S>
+void apply_affine(const Image& x, const Image& out, Walk walk, bool by_channel, const Compute<S>* scale,
+                  const Compute<S>* shift) {
   using T = Compute<S>;
   const int64_t plane = x.plane(), channels = x.channels;
   if (walk == Walk::kPlanes) {
@@ -130,7 +135,8 @@ template <class S> void apply_affine(const Image& x, const Image& out, Walk walk
       S* to = out.as<S>() + r * to_stride;
       for (int64_t c = 0; c < channels; c += kLanes<T>) {
         const int64_t count = std::min<int64_t>(kLanes<T>, channels - c);
-        store_some(to + c, load_some(from + c, count) * load_some(scale + c, count) + load_some(shift + c, count), count);
+        store_some(to + c, load_some(from + c, count) * load_some(scale + c, count) + load_some(shift + c, count),
+                   count);
       }
     }
   });
@@ -147,12 +153,14 @@ bool find_walk(const Image* const* images, int count, Walk* walk) {
   return planes || pixels;
 }
 
-template <class T> T* read_vector(const Tensor* t, int64_t channels, T missing, T* out) {
+template <class T>
+T* read_vector(const Tensor* t, int64_t channels, T missing, T* out) {
   if (t && !*t) t = nullptr;
   read_parameter<T>(t ? t->data : nullptr, t ? t->type : NG_FLOAT32, t ? t->strides[0] : 0, channels, missing, out);
   return out;
 }
-template <class T> void write_vector(const Args& args, int index, int64_t channels, const T* values) {
+template <class T>
+void write_vector(const Args& args, int index, int64_t channels, const T* values) {
   if (index >= args.num_out || !args.out[index]) return;
   const Tensor& t = args.out[index];
   write_parameter<T>(t.data, t.type, t.strides[0], channels, values);
@@ -174,7 +182,8 @@ void update_running(const Args& args, int64_t channels, int64_t n, const double*
   }
 }
 
-template <class S> ngResult run_forward(const Args& args, Image input, const Image& output) {
+template <class S>
+ngResult run_forward(const Args& args, Image input, const Image& output) {
   using T = Compute<S>;
   const bool training = args.i(0) != 0;
   const double eps = args.f(2);
@@ -216,12 +225,14 @@ template <class S> ngResult run_forward(const Args& args, Image input, const Ima
 }
 
 // grad_input = (grad - c - (x - mean) * b) * a, per channel: the difference first, as it cancels for a good part
-template <class T> struct BackwardFactors {
+template <class T>
+struct BackwardFactors {
   T *a, *b, *c, *mean;
 };
 
 template <class S>
-void apply_backward(const Image& grad, const Image& x, const Image& out, Walk walk, const BackwardFactors<Compute<S>>& f) {
+void apply_backward(const Image& grad, const Image& x, const Image& out, Walk walk,
+                    const BackwardFactors<Compute<S>>& f) {
   using T = Compute<S>;
   const int64_t plane = x.plane(), channels = x.channels;
   if (walk == Walk::kPlanes) {
@@ -249,7 +260,8 @@ void apply_backward(const Image& grad, const Image& x, const Image& out, Walk wa
       for (int64_t k = 0; k < channels; k += kLanes<T>) {
         const int64_t count = std::min<int64_t>(kLanes<T>, channels - k);
         const Vector<T> centred = load_some(v + k, count) - load_some(f.mean + k, count);
-        const Vector<T> rest = load_some(g + k, count) - load_some(f.c + k, count) - centred * load_some(f.b + k, count);
+        const Vector<T> rest =
+            load_some(g + k, count) - load_some(f.c + k, count) - centred * load_some(f.b + k, count);
         store_some(to + k, rest * load_some(f.a + k, count), count);
       }
     }
@@ -257,17 +269,19 @@ void apply_backward(const Image& grad, const Image& x, const Image& out, Walk wa
 }
 
 // first: sum of grad; second: sum of grad * (x - mean)
-template <class S> ChannelSums backward_sums(const Image& grad, const Image& x, Walk walk, const Compute<S>* mean) {
+template <class S>
+ChannelSums backward_sums(const Image& grad, const Image& x, Walk walk, const Compute<S>* mean) {
   using T = Compute<S>;
   const int64_t plane = x.plane(), channels = x.channels;
   if (walk == Walk::kPixels) {
     const int64_t grad_stride = grad.row_stride(), x_stride = x.row_stride();
     return sum_pixels<T>(x.batch * plane, channels, [&](int64_t row0, int64_t row1, T* first, T* second) {
-      add_rows(row0, row1, channels, first, second, [&](int64_t r, int64_t c, int64_t count, Vector<T>& a, Vector<T>& b) {
-        const Vector<T> g = load_some(grad.as<S>() + r * grad_stride + c, count);
-        a += g;
-        b += g * (load_some(x.as<S>() + r * x_stride + c, count) - load_some(mean + c, count));
-      });
+      add_rows(row0, row1, channels, first, second,
+               [&](int64_t r, int64_t c, int64_t count, Vector<T>& a, Vector<T>& b) {
+                 const Vector<T> g = load_some(grad.as<S>() + r * grad_stride + c, count);
+                 a += g;
+                 b += g * (load_some(x.as<S>() + r * x_stride + c, count) - load_some(mean + c, count));
+               });
     });
   }
   ChannelSums sums(channels);
@@ -284,7 +298,8 @@ template <class S> ChannelSums backward_sums(const Image& grad, const Image& x, 
   return sums;
 }
 
-template <class S> ngResult run_backward(const Args& args, Image grad, Image x, const Image* grad_input) {
+template <class S>
+ngResult run_backward(const Args& args, Image grad, Image x, const Image* grad_input) {
   using T = Compute<S>;
   const bool training = args.i(0) != 0;
   const int64_t channels = x.channels, n = x.batch * x.plane();
@@ -331,12 +346,17 @@ template <class S> ngResult run_backward(const Args& args, Image grad, Image x, 
   return NG_SUCCESS;
 }
 
-template <class Body> ngResult for_type(ngDataType type, const Body& body) {
+template <class Body>
+ngResult for_type(ngDataType type, const Body& body) {
   switch (type) {
-    case NG_FLOAT16: return body(Half());
-    case NG_BFLOAT16: return body(BFloat16());
-    case NG_FLOAT32: return body(float());
-    default: return body(double());
+    case NG_FLOAT16:
+      return body(Half());
+    case NG_BFLOAT16:
+      return body(BFloat16());
+    case NG_FLOAT32:
+      return body(float());
+    default:
+      return body(double());
   }
 }
 

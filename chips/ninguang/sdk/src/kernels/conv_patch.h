@@ -39,12 +39,23 @@ struct ConvSegment {
 };
 
 // What is loaded of a storage type: itself, or the bits of a half type, one per 32-bit lane.
-template <class S> struct RawOf { using type = S; };
-template <> struct RawOf<Half> { using type = uint32_t; };
-template <> struct RawOf<BFloat16> { using type = uint32_t; };
-template <class S> using Raw = typename RawOf<S>::type;
+template <class S>
+struct RawOf {
+  using type = S;
+};
+template <>
+struct RawOf<Half> {
+  using type = uint32_t;
+};
+template <>
+struct RawOf<BFloat16> {
+  using type = uint32_t;
+};
+template <class S>
+using Raw = typename RawOf<S>::type;
 
-template <class S> inline Raw<S> raw_value(S value) {
+template <class S>
+inline Raw<S> raw_value(S value) {
   if constexpr (is_half<S>) {
     return value.bits;
   } else {
@@ -85,7 +96,8 @@ inline Vector<Raw<S>> masked_load(Vector<Raw<S>> keep, uint32_t mask, const S* p
     return (Vector<T>)_mm512_mask_cvtepu16_epi32((__m512i)keep, lanes, _mm256_maskz_loadu_epi16(lanes, p));
   } else if constexpr (is_half<S> && kStep == 2) {
     // The odd elements are masked out, so that every loaded lane holds an even one in its lower half.
-    return (Vector<T>)_mm512_mask_mov_epi32((__m512i)keep, lanes, _mm512_maskz_loadu_epi16(_pdep_u32(mask, 0x55555555u), p));
+    return (Vector<T>)_mm512_mask_mov_epi32((__m512i)keep, lanes,
+                                            _mm512_maskz_loadu_epi16(_pdep_u32(mask, 0x55555555u), p));
   }
 #endif
   for (int i = 0; i < kLanes<T>; ++i) {
@@ -94,22 +106,25 @@ inline Vector<Raw<S>> masked_load(Vector<Raw<S>> keep, uint32_t mask, const S* p
   return keep;
 }
 
-template <class S> inline Vector<Raw<S>> load_raw(const S* p) {
+template <class S>
+inline Vector<Raw<S>> load_raw(const S* p) {
   if constexpr (is_half<S>) {
-    return masked_load<1, S>(Vector<uint32_t>{}, (1u << kLanes<uint32_t>) - 1u, p, 1);
+    return masked_load<1, S>(Vector<uint32_t>{}, (1u << kLanes<uint32_t>)-1u, p, 1);
   } else {
     return load(p);
   }
 }
 
-template <class S> inline Vector<Raw<S>> masked_load(Vector<Raw<S>> keep, uint32_t mask, const S* p, int64_t step) {
+template <class S>
+inline Vector<Raw<S>> masked_load(Vector<Raw<S>> keep, uint32_t mask, const S* p, int64_t step) {
   if (step == 1) return masked_load<1>(keep, mask, p, step);
   if (step == 2) return masked_load<2>(keep, mask, p, step);
   return masked_load<0>(keep, mask, p, step);
 }
 
 // Calls body with the step as a constant, 1, 2 or 0 = any.
-template <class Body> inline void with_step(int64_t step, const Body& body) {
+template <class Body>
+inline void with_step(int64_t step, const Body& body) {
   if (step == 1) return body(std::integral_constant<int, 1>());
   if (step == 2) return body(std::integral_constant<int, 2>());
   body(std::integral_constant<int, 0>());
@@ -118,7 +133,8 @@ template <class Body> inline void with_step(int64_t step, const Body& body) {
 }  // namespace detail
 
 // The segments of a run of positions, cut into vectors, for every tap.
-template <class S> class ConvPatch {
+template <class S>
+class ConvPatch {
   using T = detail::Raw<S>;
 
  public:
@@ -147,7 +163,8 @@ template <class S> class ConvPatch {
     straight_ = g.taps.size() == 1 && storage.runs.size() == static_cast<size_t>(vectors_) &&
                 storage.segments.size() == static_cast<size_t>(vectors_);
     for (int64_t v = 1; v < vectors_ && straight_; ++v) {
-      straight_ = segments_[v].offset == segments_[0].offset + v * kLanes<T> * step_ && segments_[v - 1].mask == kAllLanes;
+      straight_ =
+          segments_[v].offset == segments_[0].offset + v * kLanes<T> * step_ && segments_[v - 1].mask == kAllLanes;
     }
   }
 
@@ -157,7 +174,8 @@ template <class S> class ConvPatch {
   // store_vector(v, values) for the values at `tap` in the channel that begins at src. kStep: step(), or 0.
   // ahead: asks for the same values that many elements further on, if not 0. Channels lie far apart, which hardware
   // does not foresee.
-  template <int kStep, class Store> void for_vectors(const S* src, int64_t tap, int64_t ahead, const Store& store_vector) const {
+  template <int kStep, class Store>
+  void for_vectors(const S* src, int64_t tap, int64_t ahead, const Store& store_vector) const {
     if (straight_ && kStep == 1) {
       const S* p = src + segments_[0].offset;
       for (int64_t v = 0; v + 1 < vectors_; ++v, p += kLanes<T>) {
@@ -176,7 +194,8 @@ template <class S> class ConvPatch {
       }
       const detail::ConvSegment* const end = segments_ + start[v + 1];
       Vector<T> result = detail::masked_load<kStep, S>(Vector<T>{}, segment->mask, src + segment->offset, step_);
-      while (++segment < end) result = detail::masked_load<kStep, S>(result, segment->mask, src + segment->offset, step_);
+      while (++segment < end)
+        result = detail::masked_load<kStep, S>(result, segment->mask, src + segment->offset, step_);
       store_vector(v, result);
     }
   }
@@ -213,13 +232,15 @@ template <class S> class ConvPatch {
     }
   }
 
-  static void add_segment(const ConvGrid& g, const ConvTap& tap, const Run& run, std::vector<detail::ConvSegment>& segments) {
+  static void add_segment(const ConvGrid& g, const ConvTap& tap, const Run& run,
+                          std::vector<detail::ConvSegment>& segments) {
     int64_t at[3];
     for (int d = 0; d < 3; ++d) at[d] = run.position[d] * g.step[d] + tap.offset[d];
     if (at[0] < 0 || at[0] >= g.extent[0] || at[1] < 0 || at[1] >= g.extent[1]) return;
     const int64_t step = g.step[2];
     const int64_t first = at[2] < 0 ? (-at[2] + step - 1) / step : 0;
-    const int64_t last = at[2] >= g.extent[2] ? 0 : std::min<int64_t>(run.count, (g.extent[2] - at[2] + step - 1) / step);
+    const int64_t last =
+        at[2] >= g.extent[2] ? 0 : std::min<int64_t>(run.count, (g.extent[2] - at[2] + step - 1) / step);
     if (first >= last) return;
     const uint32_t mask = ((1u << (last - first)) - 1u) << (run.lane + first);
     const int64_t row = (at[0] * g.extent[1] + at[1]) * g.extent[2];
@@ -227,7 +248,7 @@ template <class S> class ConvPatch {
   }
 
   const int64_t step_, vectors_;
-  static constexpr uint32_t kAllLanes = (1u << kLanes<T>) - 1u;
+  static constexpr uint32_t kAllLanes = (1u << kLanes<T>)-1u;
   const detail::ConvSegment* segments_;
   const int* starts_;
   bool straight_;

@@ -48,7 +48,8 @@ class PixelRun {
   // Offset of position i in a tensor with these strides over batch and grid.
   int64_t target(int64_t i, int64_t batch_stride, const int64_t* stride) const {
     const Place& place = places_[i];
-    return place.image * batch_stride + place.grid[0] * stride[0] + place.grid[1] * stride[1] + place.grid[2] * stride[2];
+    return place.image * batch_stride + place.grid[0] * stride[0] + place.grid[1] * stride[1] +
+           place.grid[2] * stride[2];
   }
 
  private:
@@ -62,7 +63,8 @@ class PixelRun {
 
 // b of a product whose row k is the run of numbers at line(k): panels as make_pack_b of gemm.h.
 // numbers: the depth in numbers. line(k) may be nullptr: zeros.
-template <class S, class Line> auto make_pack_lines(const Line& line, int64_t numbers) {
+template <class S, class Line>
+auto make_pack_lines(const Line& line, int64_t numbers) {
   using T = GemmElement<S>;
   return [line, numbers](T* dst, int64_t column, int64_t columns, int64_t k, int64_t depth) {
     constexpr int64_t kColumns = kGemmColumns<T>, kUnit = std::is_same_v<T, BFloat16Pair> ? 2 : 1;
@@ -79,7 +81,8 @@ template <class S, class Line> auto make_pack_lines(const Line& line, int64_t nu
         for (int64_t c = 0; c < columns; c += kColumns) {
           const int64_t count = std::min(kColumns, columns - c);
           for (int64_t j = 0; j < count; ++j) {
-            dst[c * depth + j].bits = (low ? low[c + j].bits : 0u) | (high ? static_cast<uint32_t>(high[c + j].bits) << 16 : 0u);
+            dst[c * depth + j].bits =
+                (low ? low[c + j].bits : 0u) | (high ? static_cast<uint32_t>(high[c + j].bits) << 16 : 0u);
           }
         }
       } else {
@@ -117,7 +120,8 @@ void pack_pixel_columns(const ConvGrid& g, int64_t pixel_stride, const S* src, i
           const int shift = i % 2 * 16;
           for (int64_t j = 0; j < length; ++j) to[j].bits |= static_cast<uint32_t>(from[j].bits) << shift;
         } else {
-          for (int64_t j = 0; j < length; j += kLanes<T>) store_some(to + j, load_some(from + j, length - j), length - j);
+          for (int64_t j = 0; j < length; j += kLanes<T>)
+            store_some(to + j, load_some(from + j, length - j), length - j);
         }
       }
       c += length;

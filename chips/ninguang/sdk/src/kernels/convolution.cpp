@@ -37,15 +37,16 @@ bool winograd_suits(const ConvProblem& p) {
   }
   const int64_t tiles = p.batch * ((p.out[1] + 1) / 2) * ((p.out[2] + 1) / 2);
   return p.in[0] == 1 && p.kernel[0] == 1 && p.padding[0] == 0 && p.groups == 1 && p.in_channels >= 32 &&
-         p.in_channels <= 1024 && p.out_channels >= 32 && p.out_channels <= 1024 && p.out[1] >= 4 && p.out[2] >= 4 && tiles >= 32;
+         p.in_channels <= 1024 && p.out_channels >= 32 && p.out_channels <= 1024 && p.out[1] >= 4 && p.out[2] >= 4 &&
+         tiles >= 32;
 }
 
 bool for_phases(const ConvProblem& p, const std::function<void(const ConvPhase&)>& body) {
   bool gaps = false;
   const int64_t classes = p.stride[0] * p.stride[1] * p.stride[2];
   for (int64_t i = 0; i < classes; ++i) {
-    const PhaseDim dims[3] = {phase_dim(p, 0, i / (p.stride[1] * p.stride[2])), phase_dim(p, 1, i / p.stride[2] % p.stride[1]),
-                              phase_dim(p, 2, i % p.stride[2])};
+    const PhaseDim dims[3] = {phase_dim(p, 0, i / (p.stride[1] * p.stride[2])),
+                              phase_dim(p, 1, i / p.stride[2] % p.stride[1]), phase_dim(p, 2, i % p.stride[2])};
     if (dims[0].count * dims[1].count * dims[2].count == 0) continue;
     if (dims[0].taps.empty() || dims[1].taps.empty() || dims[2].taps.empty()) {
       gaps = true;
@@ -89,7 +90,8 @@ ConvProblem conv_problem(const Args& args, const Image& src, const Image& dst, c
 
 bool is_transposed(const Args& args) { return args.i(1 + 3 * args.i(0)) != 0; }
 
-template <class T, class S> const T* bias_values(const Tensor& bias) {
+template <class T, class S>
+const T* bias_values(const Tensor& bias) {
   if (!bias) return nullptr;
   const int64_t n = bias.sizes[0];
   if (std::is_same_v<T, S> && (n == 1 || bias.strides[0] == 1)) return static_cast<const T*>(bias.data);
@@ -109,7 +111,8 @@ bool pixels_suit(const Image& a, const Image& b) {
 }
 
 // The weight with its input channels innermost: itself or a copy.
-template <class S> Image channels_last_weight(const Image& weight) {
+template <class S>
+Image channels_last_weight(const Image& weight) {
   if (weight.is_channels_last()) return weight;
   Image copy = weight;
   copy.data = scratch<S>(kScratchOperand2, weight.numel());
@@ -118,7 +121,8 @@ template <class S> Image channels_last_weight(const Image& weight) {
   return copy;
 }
 
-template <class S> ngResult run_forward(const ConvCall& call, const Tensor* bias) {
+template <class S>
+ngResult run_forward(const ConvCall& call, const Tensor* bias) {
   const ConvProblem& p = call.problem;
   const auto* bias_data = bias ? bias_values<Compute<S>, S>(*bias) : nullptr;
   const bool depthwise = depthwise_applies(p), pixels = pixels_suit(call.src, call.dst);
@@ -154,12 +158,14 @@ template <class S> ngResult run_forward(const ConvCall& call, const Tensor* bias
   return NG_SUCCESS;
 }
 
-template <class S> ngResult run_backward_data(const ConvCall& call, const Tensor* bias) {
+template <class S>
+ngResult run_backward_data(const ConvCall& call, const Tensor* bias) {
   const ConvProblem& p = call.problem;
   const auto* bias_data = bias ? bias_values<Compute<S>, S>(*bias) : nullptr;
   const bool depthwise = depthwise_applies(p), pixels = pixels_suit(call.src, call.dst);
   if (depthwise && pixels && p.group_in() == 1 && p.group_out() == 1) {
-    conv_backward_data_depthwise<S>(p, call.dst, as_row_major<S, S>(call.weight, kScratchOperand2), bias_data, call.src);
+    conv_backward_data_depthwise<S>(p, call.dst, as_row_major<S, S>(call.weight, kScratchOperand2), bias_data,
+                                    call.src);
     return NG_SUCCESS;
   }
   if (!depthwise && pixels) {
@@ -190,7 +196,8 @@ template <class S> ngResult run_backward_data(const ConvCall& call, const Tensor
   return NG_SUCCESS;
 }
 
-template <class S> ngResult run_backward_weight(const ConvCall& call) {
+template <class S>
+ngResult run_backward_weight(const ConvCall& call) {
   const ConvProblem& p = call.problem;
   const bool depthwise = depthwise_applies(p);
   if (!depthwise && pixels_suit(call.src, call.dst)) {
@@ -226,13 +233,19 @@ template <class S> ngResult run_backward_weight(const ConvCall& call) {
   return NG_SUCCESS;
 }
 
-template <class Body> ngResult for_type(ngDataType type, const Body& body) {
+template <class Body>
+ngResult for_type(ngDataType type, const Body& body) {
   switch (type) {
-    case NG_FLOAT16: return body(Half());
-    case NG_BFLOAT16: return body(BFloat16());
-    case NG_FLOAT32: return body(float());
-    case NG_FLOAT64: return body(double());
-    default: return fail(NG_ERROR_NOT_SUPPORTED, "convolution: type %d", type);
+    case NG_FLOAT16:
+      return body(Half());
+    case NG_BFLOAT16:
+      return body(BFloat16());
+    case NG_FLOAT32:
+      return body(float());
+    case NG_FLOAT64:
+      return body(double());
+    default:
+      return fail(NG_ERROR_NOT_SUPPORTED, "convolution: type %d", type);
   }
 }
 

@@ -33,43 +33,55 @@ struct ConvPhase {
 bool for_phases(const ConvProblem& p, const std::function<void(const ConvPhase&)>& body);
 
 // ---- implicit matrix products (convolution_gemm.cpp): every float type, row-major ----
-template <class S> void conv_forward_gemm(const ConvProblem& p, const Image& src, const Image& weight,
-                                          const Compute<S>* bias, const Image& dst);
-template <class S> void conv_backward_data_gemm(const ConvProblem& p, const Image& dst_grad, const Image& weight,
-                                                const Compute<S>* bias, const Image& src_grad);
-template <class S> void conv_backward_weight_gemm(const ConvProblem& p, const Image& src, const Image& dst_grad,
-                                                  const Image& weight_grad);
+template <class S>
+void conv_forward_gemm(const ConvProblem& p, const Image& src, const Image& weight, const Compute<S>* bias,
+                       const Image& dst);
+template <class S>
+void conv_backward_data_gemm(const ConvProblem& p, const Image& dst_grad, const Image& weight, const Compute<S>* bias,
+                             const Image& src_grad);
+template <class S>
+void conv_backward_weight_gemm(const ConvProblem& p, const Image& src, const Image& dst_grad, const Image& weight_grad);
 
 // ---- the same for channels-last images and weights (convolution_pixels.cpp) ----
-template <class S> void conv_forward_pixels(const ConvProblem& p, const Image& src, const Image& weight,
-                                            const Compute<S>* bias, const Image& dst);
-template <class S> void conv_backward_data_pixels(const ConvProblem& p, const Image& dst_grad, const Image& weight,
-                                                  const Compute<S>* bias, const Image& src_grad);
-template <class S> void conv_backward_weight_pixels(const ConvProblem& p, const Image& src, const Image& dst_grad,
-                                                    const Image& weight_grad);
+template <class S>
+void conv_forward_pixels(const ConvProblem& p, const Image& src, const Image& weight, const Compute<S>* bias,
+                         const Image& dst);
+template <class S>
+void conv_backward_data_pixels(const ConvProblem& p, const Image& dst_grad, const Image& weight, const Compute<S>* bias,
+                               const Image& src_grad);
+template <class S>
+void conv_backward_weight_pixels(const ConvProblem& p, const Image& src, const Image& dst_grad,
+                                 const Image& weight_grad);
 
 // ---- few channels per group (convolution_depthwise.cpp): row-major, or for the first two one channel per group
 // and both images channels-last; the weight is row-major ----
 bool depthwise_applies(const ConvProblem& p);
-template <class S> void conv_forward_depthwise(const ConvProblem& p, const Image& src, const Image& weight,
-                                               const Compute<S>* bias, const Image& dst);
-template <class S> void conv_backward_data_depthwise(const ConvProblem& p, const Image& dst_grad, const Image& weight,
-                                                     const Compute<S>* bias, const Image& src_grad);
-template <class S> void conv_backward_weight_depthwise(const ConvProblem& p, const Image& src, const Image& dst_grad,
-                                                       const Image& weight_grad);
+template <class S>
+void conv_forward_depthwise(const ConvProblem& p, const Image& src, const Image& weight, const Compute<S>* bias,
+                            const Image& dst);
+template <class S>
+void conv_backward_data_depthwise(const ConvProblem& p, const Image& dst_grad, const Image& weight,
+                                  const Compute<S>* bias, const Image& src_grad);
+template <class S>
+void conv_backward_weight_depthwise(const ConvProblem& p, const Image& src, const Image& dst_grad,
+                                    const Image& weight_grad);
 
 // ---- Winograd: float32, 3 x 3 with steps of one ----
 bool winograd_suits(const ConvProblem& p);
 // Row-major, needs AVX-512 (convolution_winograd.cpp, convolution_winograd_weight.cpp).
 bool winograd_applies(const ConvProblem& p);
-void conv_forward_winograd(const ConvProblem& p, const Image& src, const Image& weight, const float* bias, const Image& dst);
+void conv_forward_winograd(const ConvProblem& p, const Image& src, const Image& weight, const float* bias,
+                           const Image& dst);
 void conv_backward_data_winograd(const ConvProblem& p, const Image& dst_grad, const Image& weight, const float* bias,
                                  const Image& src_grad);
-void conv_backward_weight_winograd(const ConvProblem& p, const Image& src, const Image& dst_grad, const Image& weight_grad);
+void conv_backward_weight_winograd(const ConvProblem& p, const Image& src, const Image& dst_grad,
+                                   const Image& weight_grad);
 // Channels-last images and weights (convolution_winograd_pixels.cpp).
-void conv_forward_winograd_pixels(const ConvProblem& p, const Image& src, const Image& weight, const float* bias, const Image& dst);
-void conv_backward_data_winograd_pixels(const ConvProblem& p, const Image& dst_grad, const Image& weight, const float* bias,
-                                        const Image& src_grad);
-void conv_backward_weight_winograd_pixels(const ConvProblem& p, const Image& src, const Image& dst_grad, const Image& weight_grad);
+void conv_forward_winograd_pixels(const ConvProblem& p, const Image& src, const Image& weight, const float* bias,
+                                  const Image& dst);
+void conv_backward_data_winograd_pixels(const ConvProblem& p, const Image& dst_grad, const Image& weight,
+                                        const float* bias, const Image& src_grad);
+void conv_backward_weight_winograd_pixels(const ConvProblem& p, const Image& src, const Image& dst_grad,
+                                          const Image& weight_grad);
 
 }  // namespace ng

@@ -67,7 +67,8 @@ void sum_row(const ConvGrid& g, const RowMasks& masks, const RowTaps& taps, cons
       const S* row = src + c * channel_stride + start;
       const T* w = weights + c * weight_step;
       const auto term = [&](const RowTaps::Use& use) {
-        const auto raw = detail::masked_load<kStep, S>(Vector<detail::Raw<S>>{}, masks.mask(v, use.tap), row + use.offset, g.step[2]);
+        const auto raw = detail::masked_load<kStep, S>(Vector<detail::Raw<S>>{}, masks.mask(v, use.tap),
+                                                       row + use.offset, g.step[2]);
         return detail::raw_to_float(raw, src) * w[use.tap];
       };
       size_t i = 0;
@@ -78,22 +79,25 @@ void sum_row(const ConvGrid& g, const RowMasks& masks, const RowTaps& taps, cons
   }
 }
 
-template <class T> void put_row(const T* sums, int64_t count, T* out, int64_t stride) {
+template <class T>
+void put_row(const T* sums, int64_t count, T* out, int64_t stride) {
   for (int64_t i = 0; i < count; ++i) out[i * stride] = sums[i];
 }
-template <class T, class S> void put_row(const T* sums, int64_t count, S* out, int64_t stride) {
+template <class T, class S>
+void put_row(const T* sums, int64_t count, S* out, int64_t stride) {
   from_float(sums, out, stride, count);
 }
 
 // All planes of a pass: output channel o of group o / outs sums the `ins` channels of that group.
-template <class S> struct PlanePass {
+template <class S>
+struct PlanePass {
   using T = Compute<S>;
   ConvGrid grid;
   const S* src;
   int64_t src_channel, ins;  // channels per group
   S* dst;
   int64_t dst_batch, dst_channel, dst_stride[3], outs, groups;
-  std::vector<T> weights;    // [groups * outs][ins][taps]
+  std::vector<T> weights;  // [groups * outs][ins][taps]
   const T* bias;
 
   void run() const {
@@ -108,8 +112,8 @@ template <class S> struct PlanePass {
         S* to = dst + n * dst_batch + o * dst_channel;
         for (int64_t row = 0; row < grid.grid[0] * grid.grid[1]; ++row) {
           detail::with_step(grid.step[2], [&](auto step) {
-            sum_row<S, step.value>(grid, masks, row_taps[row], from, src_channel, ins, weights.data() + o * ins * taps, taps,
-                                   bias ? bias[o] : T(0), sums);
+            sum_row<S, step.value>(grid, masks, row_taps[row], from, src_channel, ins, weights.data() + o * ins * taps,
+                                   taps, bias ? bias[o] : T(0), sums);
           });
           const int64_t z = row / grid.grid[1], y = row % grid.grid[1];
           put_row(sums, grid.grid[2], to + z * dst_stride[0] + y * dst_stride[1], dst_stride[2]);
@@ -133,8 +137,9 @@ ConvGrid forward_grid(const ConvProblem& p, int64_t batch_stride) {
 }
 
 // Sums of one output pixel for all channels of a one-to-one depthwise convolution; weights[tap][channel].
-template <class S> void run_pixels(const ConvProblem& p, const ConvGrid& g, const Image& src, const Compute<S>* weights,
-                                   const Compute<S>* bias, S* dst, int64_t dst_batch, const int64_t* dst_stride) {
+template <class S>
+void run_pixels(const ConvProblem& p, const ConvGrid& g, const Image& src, const Compute<S>* weights,
+                const Compute<S>* bias, S* dst, int64_t dst_batch, const int64_t* dst_stride) {
   using T = Compute<S>;
   const int64_t channels = p.groups;
   parallel_for(g.positions(), 0.2 * channels * g.taps.size(), [&](int64_t begin, int64_t end) {
@@ -160,7 +165,8 @@ template <class S> void run_pixels(const ConvProblem& p, const ConvGrid& g, cons
 }
 
 // weights[tap][channel] from weight[channel][tap] of a one-to-one convolution, taps in the order given.
-template <class S> std::vector<Compute<S>> tap_major(const ConvProblem& p, const Image& weight, const std::vector<int64_t>& taps) {
+template <class S>
+std::vector<Compute<S>> tap_major(const ConvProblem& p, const Image& weight, const std::vector<int64_t>& taps) {
   std::vector<Compute<S>> result;
   for (int64_t tap : taps) {
     for (int64_t c = 0; c < p.groups; ++c) {
@@ -175,24 +181,36 @@ template <class S> std::vector<Compute<S>> tap_major(const ConvProblem& p, const
 bool depthwise_applies(const ConvProblem& p) { return p.groups > 1 && p.group_in() * p.group_out() <= 4; }
 
 template <class S>
-void conv_forward_depthwise(const ConvProblem& p, const Image& src, const Image& weight, const Compute<S>* bias, const Image& dst) {
+void conv_forward_depthwise(const ConvProblem& p, const Image& src, const Image& weight, const Compute<S>* bias,
+                            const Image& dst) {
   if (p.group_in() == 1 && p.group_out() == 1 && !src.has_dense_planes()) {
     ConvGrid g = forward_grid(p, p.in_plane() * src.row_stride());
     std::vector<int64_t> taps(p.kernel_volume());
     for (int64_t t = 0; t < p.kernel_volume(); ++t) taps[t] = t;
     const int64_t row = dst.row_stride(), stride[3] = {p.out[1] * p.out[2] * row, p.out[2] * row, row};
-    return run_pixels<S>(p, g, src, tap_major<S>(p, weight, taps).data(), bias, dst.as<S>(), p.out_plane() * row, stride);
+    return run_pixels<S>(p, g, src, tap_major<S>(p, weight, taps).data(), bias, dst.as<S>(), p.out_plane() * row,
+                         stride);
   }
-  PlanePass<S> pass{forward_grid(p, src.batch_stride), src.as<S>(), src.channel_stride, p.group_in(), dst.as<S>(),
-                    dst.batch_stride, dst.channel_stride, {p.out[1] * p.out[2], p.out[2], 1}, p.group_out(), p.groups, {}, bias};
+  PlanePass<S> pass{forward_grid(p, src.batch_stride),
+                    src.as<S>(),
+                    src.channel_stride,
+                    p.group_in(),
+                    dst.as<S>(),
+                    dst.batch_stride,
+                    dst.channel_stride,
+                    {p.out[1] * p.out[2], p.out[2], 1},
+                    p.group_out(),
+                    p.groups,
+                    {},
+                    bias};
   const int64_t count = p.out_channels * p.group_in() * p.kernel_volume();
   for (int64_t i = 0; i < count; ++i) pass.weights.push_back(static_cast<Compute<S>>(weight.as<S>()[i]));
   pass.run();
 }
 
 template <class S>
-void conv_backward_data_depthwise(const ConvProblem& p, const Image& dst_grad, const Image& weight, const Compute<S>* bias,
-                                  const Image& src_grad) {
+void conv_backward_data_depthwise(const ConvProblem& p, const Image& dst_grad, const Image& weight,
+                                  const Compute<S>* bias, const Image& src_grad) {
   using T = Compute<S>;
   const bool pixels = p.group_in() == 1 && p.group_out() == 1 && !dst_grad.has_dense_planes();
   const int64_t unit = pixels ? src_grad.row_stride() : 1, batch = pixels ? p.in_plane() * unit : src_grad.batch_stride;
@@ -212,15 +230,27 @@ void conv_backward_data_depthwise(const ConvProblem& p, const Image& dst_grad, c
     ConvGrid g = phase.grid;
     if (pixels) {
       g.batch_stride = p.out_plane() * dst_grad.row_stride();
-      return run_pixels<S>(p, g, dst_grad, tap_major<S>(p, weight, phase.taps).data(), bias, src_grad.as<S>() + start, batch, stride);
+      return run_pixels<S>(p, g, dst_grad, tap_major<S>(p, weight, phase.taps).data(), bias, src_grad.as<S>() + start,
+                           batch, stride);
     }
     g.batch_stride = dst_grad.batch_stride;
-    PlanePass<S> pass{g, dst_grad.as<S>(), dst_grad.channel_stride, p.group_out(), src_grad.as<S>() + start, batch,
-                      src_grad.channel_stride, {stride[0], stride[1], stride[2]}, p.group_in(), p.groups, {}, bias};
+    PlanePass<S> pass{g,
+                      dst_grad.as<S>(),
+                      dst_grad.channel_stride,
+                      p.group_out(),
+                      src_grad.as<S>() + start,
+                      batch,
+                      src_grad.channel_stride,
+                      {stride[0], stride[1], stride[2]},
+                      p.group_in(),
+                      p.groups,
+                      {},
+                      bias};
     for (int64_t c = 0; c < p.in_channels; ++c) {
       for (int64_t o = 0; o < p.group_out(); ++o) {
         const int64_t line = (c / p.group_in() * p.group_out() + o) * p.group_in() + c % p.group_in();
-        for (int64_t tap : phase.taps) pass.weights.push_back(static_cast<T>(weight.as<S>()[line * p.kernel_volume() + tap]));
+        for (int64_t tap : phase.taps)
+          pass.weights.push_back(static_cast<T>(weight.as<S>()[line * p.kernel_volume() + tap]));
       }
     }
     pass.run();
@@ -229,7 +259,8 @@ void conv_backward_data_depthwise(const ConvProblem& p, const Image& dst_grad, c
 
 // Row-major operands.
 template <class S>
-void conv_backward_weight_depthwise(const ConvProblem& p, const Image& src, const Image& dst_grad, const Image& weight_grad) {
+void conv_backward_weight_depthwise(const ConvProblem& p, const Image& src, const Image& dst_grad,
+                                    const Image& weight_grad) {
   using T = Compute<S>;
   const ConvGrid g = forward_grid(p, src.batch_stride);
   const RowMasks masks(g, kLanes<T>);
@@ -250,8 +281,9 @@ void conv_backward_weight_depthwise(const ConvProblem& p, const Image& src, cons
             for (int64_t v = 0; v < masks.vectors(); ++v) {
               const Vector<T> y = load_some(grad + v * kLanes<T>, p.out[2] - v * kLanes<T>);
               for (const RowTaps::Use& use : row_taps[row].uses) {
-                const auto raw = detail::masked_load<step.value, S>(Vector<detail::Raw<S>>{}, masks.mask(v, use.tap),
-                                                                    plane + use.offset + v * kLanes<T> * g.step[2], g.step[2]);
+                const auto raw =
+                    detail::masked_load<step.value, S>(Vector<detail::Raw<S>>{}, masks.mask(v, use.tap),
+                                                       plane + use.offset + v * kLanes<T> * g.step[2], g.step[2]);
                 sums[use.tap] += detail::raw_to_float(raw, plane) * y;
               }
             }
@@ -264,11 +296,11 @@ void conv_backward_weight_depthwise(const ConvProblem& p, const Image& src, cons
   });
 }
 
-#define NG_INSTANTIATE(S)                                                                                               \
-  template void conv_forward_depthwise<S>(const ConvProblem&, const Image&, const Image&, const Compute<S>*,            \
-                                          const Image&);                                                                \
-  template void conv_backward_data_depthwise<S>(const ConvProblem&, const Image&, const Image&, const Compute<S>*,      \
-                                                const Image&);                                                          \
+#define NG_INSTANTIATE(S)                                                                                          \
+  template void conv_forward_depthwise<S>(const ConvProblem&, const Image&, const Image&, const Compute<S>*,       \
+                                          const Image&);                                                           \
+  template void conv_backward_data_depthwise<S>(const ConvProblem&, const Image&, const Image&, const Compute<S>*, \
+                                                const Image&);                                                     \
   template void conv_backward_weight_depthwise<S>(const ConvProblem&, const Image&, const Image&, const Image&);
 NG_INSTANTIATE(float)
 NG_INSTANTIATE(double)

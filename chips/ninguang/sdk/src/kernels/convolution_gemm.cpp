@@ -30,8 +30,8 @@ ConvGrid forward_grid(const ConvProblem& p, const Image& src) {
   for (int64_t i = 0; i < p.kernel[0]; ++i) {
     for (int64_t j = 0; j < p.kernel[1]; ++j) {
       for (int64_t k = 0; k < p.kernel[2]; ++k) {
-        g.taps.push_back({{i * p.dilation[0] - p.padding[0], j * p.dilation[1] - p.padding[1],
-                           k * p.dilation[2] - p.padding[2]}});
+        g.taps.push_back(
+            {{i * p.dilation[0] - p.padding[0], j * p.dilation[1] - p.padding[1], k * p.dilation[2] - p.padding[2]}});
       }
     }
   }
@@ -40,25 +40,29 @@ ConvGrid forward_grid(const ConvProblem& p, const Image& src) {
 }
 
 // The patches of one row of k, put where the panels want them: first(v) of a pair, or the only one.
-template <class S, class T> void put_patch_row(const ConvPatch<S>& patch, const S* channel, int64_t tap, T* row, int64_t panel_size, bool upper,
-                                          int64_t ahead) {
+template <class S, class T>
+void put_patch_row(const ConvPatch<S>& patch, const S* channel, int64_t tap, T* row, int64_t panel_size, bool upper,
+                   int64_t ahead) {
   const auto place = [=](int64_t v) { return row + v / kGemmVectors * panel_size + v % kGemmVectors * kLanes<T>; };
   detail::with_step(patch.step(), [&](auto step) {
     if constexpr (!std::is_same_v<T, BFloat16Pair>) {
-      patch.template for_vectors<step.value>(channel, tap, ahead, [&](int64_t v, auto raw) { store(place(v), detail::raw_to_float(raw, channel)); });
+      patch.template for_vectors<step.value>(
+          channel, tap, ahead, [&](int64_t v, auto raw) { store(place(v), detail::raw_to_float(raw, channel)); });
     } else if (upper) {
       patch.template for_vectors<step.value>(channel, tap, ahead, [&](int64_t v, auto raw) {
         uint32_t* to = &place(v)->bits;
         store(to, load(to) | raw << 16);
       });
     } else {
-      patch.template for_vectors<step.value>(channel, tap, ahead, [&](int64_t v, auto raw) { store(&place(v)->bits, raw); });
+      patch.template for_vectors<step.value>(channel, tap, ahead,
+                                             [&](int64_t v, auto raw) { store(&place(v)->bits, raw); });
     }
   });
 }
 
 // b of a product with columns = positions and k = channel * taps + tap; `numbers` is the depth in numbers.
-template <class S> auto make_pack_patches(const ConvGrid& g, const S* src, int64_t channel_stride, int64_t numbers) {
+template <class S>
+auto make_pack_patches(const ConvGrid& g, const S* src, int64_t channel_stride, int64_t numbers) {
   using T = GemmElement<S>;
   return [&g, src, channel_stride, numbers](T* dst, int64_t column, int64_t columns, int64_t k, int64_t depth) {
     constexpr int64_t kUnit = std::is_same_v<T, BFloat16Pair> ? 2 : 1;
@@ -82,7 +86,8 @@ template <class S> auto make_pack_patches(const ConvGrid& g, const S* src, int64
 }
 
 // Writes a finished tile (rows = channels, columns = positions of the grid) into an image tensor.
-template <class S> struct TileWriter {
+template <class S>
+struct TileWriter {
   using T = Compute<S>;
   S* data;
   int64_t batch_stride, channel_stride;
@@ -113,7 +118,8 @@ template <class S> struct TileWriter {
  private:
   static void write_run(S* out, const T* sums, int64_t count, T add) {
     const Vector<T> addend = broadcast(add);
-    for (int64_t i = 0; i < count; i += kLanes<T>) store_some(out + i, load_some(sums + i, count - i) + addend, count - i);
+    for (int64_t i = 0; i < count; i += kLanes<T>)
+      store_some(out + i, load_some(sums + i, count - i) + addend, count - i);
   }
   void scatter(S* out, const T* sums, int64_t at, int64_t count, T add) const {
     int64_t x = at % grid[2], y = at / grid[2] % grid[1], z = at / (grid[2] * grid[1]);
@@ -128,32 +134,37 @@ template <class S> struct TileWriter {
 };
 
 // The weight of one group as a [channels][k] matrix.
-template <class S> MatrixView<S> weight_rows(const ConvProblem& p, const Image& w, int64_t group) {
+template <class S>
+MatrixView<S> weight_rows(const ConvProblem& p, const Image& w, int64_t group) {
   return {w.as<S>() + group * p.group_out() * w.batch_stride, w.batch_stride, 1};
 }
 
 // a for backward to the data: rows = input channels, k = output channel * taps + tap, taps of one phase.
 // from[tap][output channel][input channel] of the group.
-template <class W> auto make_pack_tap_major(const W* from, int64_t group_out, int64_t group_in, const std::vector<int64_t>& taps) {
+template <class W>
+auto make_pack_tap_major(const W* from, int64_t group_out, int64_t group_in, const std::vector<int64_t>& taps) {
   return [=, &taps](Compute<W>* dst, int64_t row, int64_t rows, int64_t k, int64_t depth) {
     const int64_t count = static_cast<int64_t>(taps.size());
     int64_t channel = k / count, tap = k % count;
     for (int64_t i = 0; i < depth; ++i, dst += rows) {
       const W* line = from + (taps[tap] * group_out + channel) * group_in + row;
-      for (int64_t r = 0; r < rows; r += kLanes<Compute<W>>) store_some(dst + r, load_some(line + r, rows - r), rows - r);
+      for (int64_t r = 0; r < rows; r += kLanes<Compute<W>>)
+        store_some(dst + r, load_some(line + r, rows - r), rows - r);
       if (++tap == count) tap = 0, ++channel;
     }
   };
 }
 
 // The weight of one group with its taps outermost, as computing type.
-template <class S> const Compute<S>* tap_major_weight(const ConvProblem& p, const Image& w, int64_t group) {
+template <class S>
+const Compute<S>* tap_major_weight(const ConvProblem& p, const Image& w, int64_t group) {
   using T = Compute<S>;
   const int64_t taps = p.kernel_volume(), ins = p.group_in(), outs = p.group_out();
   T* result = scratch<T>(kScratchOperand3, taps * ins * outs);
   const S* from = w.as<S>() + group * outs * w.batch_stride;
   parallel_for(outs, 0.5 * ins * taps, [&](int64_t begin, int64_t end) {
-    for (int64_t o = begin; o < end; ++o) transpose_block(from + o * w.batch_stride, taps, result + o * ins, outs * ins, ins, taps);
+    for (int64_t o = begin; o < end; ++o)
+      transpose_block(from + o * w.batch_stride, taps, result + o * ins, outs * ins, ins, taps);
   });
   return result;
 }
@@ -191,7 +202,8 @@ void run_phase(const ConvProblem& p, const ConvPhase& phase, int64_t group, cons
   }
 }
 
-template <class S> void fill_planes(const ConvProblem& p, const Image& t, const Compute<S>* bias) {
+template <class S>
+void fill_planes(const ConvProblem& p, const Image& t, const Compute<S>* bias) {
   const int64_t plane = p.in_plane();
   parallel_for(p.batch * p.in_channels, 0.1 * plane, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
@@ -202,7 +214,8 @@ template <class S> void fill_planes(const ConvProblem& p, const Image& t, const 
 }
 
 // a of the weight's gradient: rows = output channels, k = positions.
-template <class S> auto make_pack_images(const S* data, int64_t batch_stride, int64_t channel_stride, int64_t plane) {
+template <class S>
+auto make_pack_images(const S* data, int64_t batch_stride, int64_t channel_stride, int64_t plane) {
   return [=](Compute<S>* dst, int64_t row, int64_t rows, int64_t k, int64_t depth) {
     while (depth > 0) {
       const int64_t image = k / plane, at = k % plane, count = std::min(depth, plane - at);
@@ -214,7 +227,8 @@ template <class S> auto make_pack_images(const S* data, int64_t batch_stride, in
   };
 }
 
-template <class S, class Cell> void put_cells(const ConvPatch<S>& patch, const S* channel, int64_t tap, int64_t ahead, Cell* line) {
+template <class S, class Cell>
+void put_cells(const ConvPatch<S>& patch, const S* channel, int64_t tap, int64_t ahead, Cell* line) {
   detail::with_step(patch.step(), [&](auto step) {
     patch.template for_vectors<step.value>(channel, tap, ahead, [&](int64_t v, auto raw) {
       if constexpr (std::is_same_v<Cell, uint16_t>) {
@@ -225,21 +239,25 @@ template <class S, class Cell> void put_cells(const ConvPatch<S>& patch, const S
     });
   });
 }
-template <class T> void transpose_cells(const T* block, T* dst, int64_t units) {
+template <class T>
+void transpose_cells(const T* block, T* dst, int64_t units) {
   transpose_block(block, 4 * kLanes<T>, dst, kGemmColumns<T>, kGemmColumns<T>, units);
 }
 inline void transpose_cells(const uint16_t* block, BFloat16Pair* dst, int64_t units) {
   constexpr int64_t kColumns = kGemmColumns<BFloat16Pair>;
-  transpose_block(reinterpret_cast<const uint32_t*>(block), 2 * kLanes<uint32_t>, reinterpret_cast<uint32_t*>(dst), kColumns, kColumns, units);
+  transpose_block(reinterpret_cast<const uint32_t*>(block), 2 * kLanes<uint32_t>, reinterpret_cast<uint32_t*>(dst),
+                  kColumns, kColumns, units);
 }
 
 // b of the weight's gradient: k = positions, columns = channel * taps + tap; numbers: of positions.
-template <class S> auto make_pack_patch_columns(const ConvGrid& g, const S* src, int64_t channel_stride, int64_t numbers) {
+template <class S>
+auto make_pack_patch_columns(const ConvGrid& g, const S* src, int64_t channel_stride, int64_t numbers) {
   using T = GemmElement<S>;
   // Pairs of positions are what neighbouring 16-bit values are in memory.
   using Cell = std::conditional_t<std::is_same_v<T, BFloat16Pair>, uint16_t, T>;
   return [&g, src, channel_stride, numbers](T* dst, int64_t column, int64_t columns, int64_t k, int64_t depth) {
-    constexpr int64_t kColumns = kGemmColumns<T>, kLane = kLanes<T>, kUnit = sizeof(T) / sizeof(Cell), kCells = 4 * kLane;
+    constexpr int64_t kColumns = kGemmColumns<T>, kLane = kLanes<T>, kUnit = sizeof(T) / sizeof(Cell),
+                      kCells = 4 * kLane;
     const int64_t taps = static_cast<int64_t>(g.taps.size());
     alignas(64) Cell block[kColumns * kCells];
     for (int64_t i = 0; i < depth; i += kCells / kUnit) {
@@ -263,7 +281,8 @@ template <class S> auto make_pack_patch_columns(const ConvGrid& g, const S* src,
 }  // namespace
 
 template <class S>
-void conv_forward_gemm(const ConvProblem& p, const Image& src, const Image& weight, const Compute<S>* bias, const Image& dst) {
+void conv_forward_gemm(const ConvProblem& p, const Image& src, const Image& weight, const Compute<S>* bias,
+                       const Image& dst) {
   using Element = GemmElement<S>;
   const ConvGrid g = forward_grid(p, src);
   TileWriter<S> writer{};
@@ -298,12 +317,14 @@ void conv_backward_data_gemm(const ConvProblem& p, const Image& dst_grad, const 
 }
 
 template <class S>
-void conv_backward_weight_gemm(const ConvProblem& p, const Image& src, const Image& dst_grad, const Image& weight_grad) {
+void conv_backward_weight_gemm(const ConvProblem& p, const Image& src, const Image& dst_grad,
+                               const Image& weight_grad) {
   using T = Compute<S>;
   using Element = GemmElement<S>;
   const int64_t plane = p.out_plane(), columns = p.group_in() * p.kernel_volume();
   // A few images at a time, so that the packed gradient stays in the cache.
-  const int64_t images = std::max<int64_t>(1, (int64_t{8} << 20) / static_cast<int64_t>(p.group_out() * plane * sizeof(T)));
+  const int64_t images =
+      std::max<int64_t>(1, (int64_t{8} << 20) / static_cast<int64_t>(p.group_out() * plane * sizeof(T)));
   for (int64_t group = 0; group < p.groups; ++group) {
     S* target = weight_grad.as<S>() + group * p.group_out() * columns;
     T* out;
@@ -342,7 +363,7 @@ void conv_backward_weight_gemm(const ConvProblem& p, const Image& src, const Ima
   }
 }
 
-#define NG_INSTANTIATE(S)                                                                                            \
+#define NG_INSTANTIATE(S)                                                                                              \
   template void conv_forward_gemm<S>(const ConvProblem&, const Image&, const Image&, const Compute<S>*, const Image&); \
   template void conv_backward_data_gemm<S>(const ConvProblem&, const Image&, const Image&, const Compute<S>*,          \
                                            const Image&);                                                              \

@@ -11,11 +11,12 @@
 namespace ng {
 namespace {
 
-constexpr int64_t kDepth = 256;                   // k per block: a panel of b stays in the first-level cache
+constexpr int64_t kDepth = 256;  // k per block: a panel of b stays in the first-level cache
 constexpr int64_t kPixelBlock = 8 * kGemmRows;
 
 // Weights as b, packed once: blocks of k, in each the column panels.
-template <class T> struct PackedWeights {
+template <class T>
+struct PackedWeights {
   const T* data;
   int64_t depth, columns;  // depth in T, columns rounded up to panels
 
@@ -23,7 +24,8 @@ template <class T> struct PackedWeights {
   const T* panel(int64_t k, int64_t size, int64_t column) const { return data + k * columns + column * size; }
 };
 
-template <class T, class Pack> PackedWeights<T> pack_weights(const Pack& pack, int64_t depth, int64_t columns) {
+template <class T, class Pack>
+PackedWeights<T> pack_weights(const Pack& pack, int64_t depth, int64_t columns) {
   constexpr int64_t kColumns = kGemmColumns<T>;
   PackedWeights<T> result{nullptr, depth, round_up(columns, kColumns)};
   T* data = scratch<T>(kScratchPackA, depth * result.columns);
@@ -40,7 +42,8 @@ template <class T, class Pack> PackedWeights<T> pack_weights(const Pack& pack, i
 }
 
 // One implicit product of one group.
-template <class S> struct PixelPass {
+template <class S>
+struct PixelPass {
   using T = GemmElement<S>;
   using A = Compute<S>;
   ConvGrid grid;
@@ -57,8 +60,9 @@ template <class S> struct PixelPass {
   // The rows of a may be read in place: one tap, position = pixel, and no two rows in the same cache sets.
   bool in_place() const {
     const ConvTap& tap = grid.taps[0];
-    const bool plain = grid.taps.size() == 1 && std::equal(grid.grid, grid.grid + 3, grid.extent) && tap.offset[0] == 0 &&
-                       tap.offset[1] == 0 && tap.offset[2] == 0 && grid.step[0] * grid.step[1] * grid.step[2] == 1;
+    const bool plain = grid.taps.size() == 1 && std::equal(grid.grid, grid.grid + 3, grid.extent) &&
+                       tap.offset[0] == 0 && tap.offset[1] == 0 && tap.offset[2] == 0 &&
+                       grid.step[0] * grid.step[1] * grid.step[2] == 1;
     return plain && sizeof(S) * kUnit == sizeof(T) && pixel_stride % kUnit == 0 && channels % kUnit == 0 &&
            pixel_stride * sizeof(S) % 2048 != 0 && grid.batch_stride == grid.plane() * pixel_stride;
   }
@@ -109,13 +113,16 @@ template <class S> struct PixelPass {
     using Cell = std::conditional_t<kUnit == 2, BFloat16, T>;
     const int64_t merged = merged_taps(), run = merged * channels;
     for (int64_t done = 0; done < count;) {
-      const int64_t tap = (k + done) / run * merged, channel = (k + done) % run, length = std::min(run - channel, count - done);
+      const int64_t tap = (k + done) / run * merged, channel = (k + done) % run,
+                    length = std::min(run - channel, count - done);
       for (int64_t r = 0; r < rows; ++r) {
         Cell* to = reinterpret_cast<Cell*>(copy + r * ld) + done;
         int64_t first = 0, last = merged;  // of the merged taps, those inside the image
-        const int64_t offset = merged == 1 ? pixels.offset(r, grid.taps[tap]) : pixels.offset_of_run(r, grid.taps[tap], merged, &first, &last);
+        const int64_t offset = merged == 1 ? pixels.offset(r, grid.taps[tap])
+                                           : pixels.offset_of_run(r, grid.taps[tap], merged, &first, &last);
         const bool inside = merged == 1 ? offset >= 0 : first < last;
-        const int64_t begin = std::max(channel, first * channels), end = inside ? std::min(channel + length, last * channels) : begin;
+        const int64_t begin = std::max(channel, first * channels),
+                      end = inside ? std::min(channel + length, last * channels) : begin;
         if (end - begin < length) std::memset(static_cast<void*>(to), 0, length * sizeof(Cell));
         if (begin >= end) continue;
         if constexpr (std::is_same_v<Cell, S>) {
@@ -156,13 +163,15 @@ template <class S> struct PixelPass {
   }
 };
 
-template <class S> void run_pass(const PixelPass<S>& pass) {
+template <class S>
+void run_pass(const PixelPass<S>& pass) {
   const int64_t positions = pass.grid.positions();
   int64_t block = std::min(kPixelBlock, round_up(divide_up(positions, 4 * cores()), kGemmRows));
   const int64_t blocks = divide_up(positions, block);
-  parallel_for(blocks, 0.02 * block * pass.numbers() * pass.outs / PixelPass<S>::kUnit, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) pass.run(i * block, std::min(block, positions - i * block));
-  });
+  parallel_for(blocks, 0.02 * block * pass.numbers() * pass.outs / PixelPass<S>::kUnit,
+               [&](int64_t begin, int64_t end) {
+                 for (int64_t i = begin; i < end; ++i) pass.run(i * block, std::min(block, positions - i * block));
+               });
 }
 
 ConvGrid source_grid(const ConvProblem& p, const Image& src) {
@@ -173,7 +182,8 @@ ConvGrid source_grid(const ConvProblem& p, const Image& src) {
   for (int64_t i = 0; i < p.kernel[0]; ++i) {
     for (int64_t j = 0; j < p.kernel[1]; ++j) {
       for (int64_t k = 0; k < p.kernel[2]; ++k) {
-        g.taps.push_back({{i * p.dilation[0] - p.padding[0], j * p.dilation[1] - p.padding[1], k * p.dilation[2] - p.padding[2]}});
+        g.taps.push_back(
+            {{i * p.dilation[0] - p.padding[0], j * p.dilation[1] - p.padding[1], k * p.dilation[2] - p.padding[2]}});
       }
     }
   }
@@ -183,13 +193,21 @@ ConvGrid source_grid(const ConvProblem& p, const Image& src) {
 }  // namespace
 
 template <class S>
-void conv_forward_pixels(const ConvProblem& p, const Image& src, const Image& weight, const Compute<S>* bias, const Image& dst) {
+void conv_forward_pixels(const ConvProblem& p, const Image& src, const Image& weight, const Compute<S>* bias,
+                         const Image& dst) {
   using T = GemmElement<S>;
   const int64_t numbers = p.kernel_volume() * p.group_in(), row = dst.row_stride();
   for (int64_t group = 0; group < p.groups; ++group) {
-    PixelPass<S> pass{source_grid(p, src), src.as<S>() + group * p.group_in(), src.row_stride(), p.group_in(), {},
-                      dst.as<S>() + group * p.group_out(), p.out_plane() * row, {p.out[1] * p.out[2] * row, p.out[2] * row, row},
-                      p.group_out(), bias ? bias + group * p.group_out() : nullptr};
+    PixelPass<S> pass{source_grid(p, src),
+                      src.as<S>() + group * p.group_in(),
+                      src.row_stride(),
+                      p.group_in(),
+                      {},
+                      dst.as<S>() + group * p.group_out(),
+                      p.out_plane() * row,
+                      {p.out[1] * p.out[2] * row, p.out[2] * row, row},
+                      p.group_out(),
+                      bias ? bias + group * p.group_out() : nullptr};
     pass.grid.batch_stride = p.in_plane() * src.row_stride();
     const MatrixView<S> columns{weight.as<S>() + group * p.group_out() * numbers, 1, numbers};
     pass.weights = pack_weights<T>(pack_b_for(columns, numbers), depth_in<T>(numbers), p.group_out());
@@ -213,10 +231,16 @@ void conv_backward_data_pixels(const ConvProblem& p, const Image& dst_grad, cons
   for (int64_t group = 0; group < p.groups; ++group) {
     for_phases(p, [&](const ConvPhase& phase) {
       const int64_t start = (phase.first[0] * p.in[1] * p.in[2] + phase.first[1] * p.in[2] + phase.first[2]) * row;
-      PixelPass<S> pass{phase.grid, dst_grad.as<S>() + group * outs, dst_grad.row_stride(), outs, {},
-                        src_grad.as<S>() + group * ins + start, p.in_plane() * row,
+      PixelPass<S> pass{phase.grid,
+                        dst_grad.as<S>() + group * outs,
+                        dst_grad.row_stride(),
+                        outs,
+                        {},
+                        src_grad.as<S>() + group * ins + start,
+                        p.in_plane() * row,
                         {p.stride[0] * p.in[1] * p.in[2] * row, p.stride[1] * p.in[2] * row, p.stride[2] * row},
-                        ins, bias ? bias + group * ins : nullptr};
+                        ins,
+                        bias ? bias + group * ins : nullptr};
       pass.grid.batch_stride = p.out_plane() * dst_grad.row_stride();
       // k = tap * outs + output channel; weight[output channel][tap][input channel].
       const S* from = weight.as<S>() + group * outs * taps_in_all * ins;
@@ -230,10 +254,12 @@ void conv_backward_data_pixels(const ConvProblem& p, const Image& dst_grad, cons
 }
 
 template <class S>
-void conv_backward_weight_pixels(const ConvProblem& p, const Image& src, const Image& dst_grad, const Image& weight_grad) {
+void conv_backward_weight_pixels(const ConvProblem& p, const Image& src, const Image& dst_grad,
+                                 const Image& weight_grad) {
   using A = Compute<S>;
   using T = GemmElement<S>;
-  const int64_t plane = p.out_plane(), taps = p.kernel_volume(), ins = p.group_in(), outs = p.group_out(), columns = taps * ins;
+  const int64_t plane = p.out_plane(), taps = p.kernel_volume(), ins = p.group_in(), outs = p.group_out(),
+                columns = taps * ins;
   const int64_t images = std::max<int64_t>(1, (int64_t{8} << 20) / static_cast<int64_t>(outs * plane * sizeof(A)));
   for (int64_t group = 0; group < p.groups; ++group) {
     S* target = weight_grad.as<S>() + group * outs * columns;
@@ -267,10 +293,11 @@ void conv_backward_weight_pixels(const ConvProblem& p, const Image& src, const I
   }
 }
 
-#define NG_INSTANTIATE(S)                                                                                               \
-  template void conv_forward_pixels<S>(const ConvProblem&, const Image&, const Image&, const Compute<S>*, const Image&); \
-  template void conv_backward_data_pixels<S>(const ConvProblem&, const Image&, const Image&, const Compute<S>*,          \
-                                             const Image&);                                                              \
+#define NG_INSTANTIATE(S)                                                                                       \
+  template void conv_forward_pixels<S>(const ConvProblem&, const Image&, const Image&, const Compute<S>*,       \
+                                       const Image&);                                                           \
+  template void conv_backward_data_pixels<S>(const ConvProblem&, const Image&, const Image&, const Compute<S>*, \
+                                             const Image&);                                                     \
   template void conv_backward_weight_pixels<S>(const ConvProblem&, const Image&, const Image&, const Image&);
 NG_INSTANTIATE(float)
 NG_INSTANTIATE(double)

@@ -11,8 +11,8 @@
 namespace ng {
 namespace {
 
-constexpr int64_t kChannelBlock = 8 * kGemmRows;    // output channels whose products stay in the second-level cache
-constexpr int64_t kFreshBlock = 2 * kGemmRows;      // the same, if their weights are transformed there too
+constexpr int64_t kChannelBlock = 8 * kGemmRows;  // output channels whose products stay in the second-level cache
+constexpr int64_t kFreshBlock = 2 * kGemmRows;    // the same, if their weights are transformed there too
 constexpr int64_t kColumns = kGemmColumns<float>;
 
 // weight[o][c][3][3] at o * out_stride + c * in_stride; `flip` turns the kernel around, as backward to the data needs.
@@ -73,7 +73,8 @@ void transform_input(const TileWindows& left, const TileWindows& right, const fl
 }
 
 // A^T m A of one channel's tiles, written to its output plane.
-void transform_output(const TileWindows& windows, const float* products, int64_t place_size, int64_t vectors, float add, float* plane) {
+void transform_output(const TileWindows& windows, const float* products, int64_t place_size, int64_t vectors, float add,
+                      float* plane) {
   for (int64_t v = 0; v < vectors; ++v) {
     const float* from = products + v * kTileLanes;
     TileVectors m;
@@ -107,7 +108,8 @@ struct WinogradPass {
 void run_chunk(const WinogradPass& p, int64_t tile, int64_t count, int64_t out0, int64_t out1) {
   const int64_t width = round_up(count, kColumns), vectors = divide_up(count, kTileLanes);
   const int64_t row = -p.grid.padding[0], column = -p.grid.padding[1];
-  const TileWindows left(p.grid, p.in, tile, count, 4, row, column), right(p.grid, p.in, tile, count, 4, row, column + 2);
+  const TileWindows left(p.grid, p.in, tile, count, 4, row, column),
+      right(p.grid, p.in, tile, count, 4, row, column + 2);
   const TileWindows windows(p.grid, p.out, tile, count, 2, 0, 0);
   float* tiles = scratch<float>(kScratchPackB, kTilePlaces * p.ins * width);
   // The second half of the last panel may not be transformed.
@@ -120,12 +122,14 @@ void run_chunk(const WinogradPass& p, int64_t tile, int64_t count, int64_t out0,
     const int64_t block = std::min(channel_block, out1 - first);
     if (fresh) transform_weights(p.weights, first, block, p.ins, fresh, kFreshBlock * p.ins);
     for (int64_t place = 0; place < kTilePlaces; ++place) {
-      const float* weights = fresh ? fresh + place * kFreshBlock * p.ins : p.transformed + (place * p.outs + first) * p.ins;
+      const float* weights =
+          fresh ? fresh + place * kFreshBlock * p.ins : p.transformed + (place * p.outs + first) * p.ins;
       for (int64_t r = 0; r < block; r += kGemmRows) {
         const int rows = static_cast<int>(std::min<int64_t>(kGemmRows, block - r));
         for (int64_t c = 0; c < width; c += kColumns) {
-          gemm_kernel<float>(rows, 2, true)(p.ins, weights + r * p.ins, 1, rows, tiles + place * p.ins * width + c * p.ins,
-                                            kColumns, products + (place * channel_block + r) * width + c, width);
+          gemm_kernel<float>(rows, 2, true)(p.ins, weights + r * p.ins, 1, rows,
+                                            tiles + place * p.ins * width + c * p.ins, kColumns,
+                                            products + (place * channel_block + r) * width + c, width);
         }
       }
     }
@@ -168,19 +172,36 @@ TilePlane plane_of(const Image& image) { return {image.size[1], image.size[2], i
 
 bool winograd_applies(const ConvProblem& p) { return winograd_suits(p); }
 
-void conv_forward_winograd(const ConvProblem& p, const Image& src, const Image& weight, const float* bias, const Image& dst) {
+void conv_forward_winograd(const ConvProblem& p, const Image& src, const Image& weight, const float* bias,
+                           const Image& dst) {
   run_pass({{p.batch, divide_up(p.out[1], 2), divide_up(p.out[2], 2), {p.padding[1], p.padding[2]}},
-            plane_of(src), plane_of(dst), src.as<float>(), dst.as<float>(), bias,
-            p.in_channels, p.out_channels, src.channel_stride, dst.channel_stride,
-            {weight.as<float>(), 9 * p.in_channels, 9, false}, nullptr});
+            plane_of(src),
+            plane_of(dst),
+            src.as<float>(),
+            dst.as<float>(),
+            bias,
+            p.in_channels,
+            p.out_channels,
+            src.channel_stride,
+            dst.channel_stride,
+            {weight.as<float>(), 9 * p.in_channels, 9, false},
+            nullptr});
 }
 
 void conv_backward_data_winograd(const ConvProblem& p, const Image& dst_grad, const Image& weight, const float* bias,
                                  const Image& src_grad) {
   run_pass({{p.batch, divide_up(p.in[1], 2), divide_up(p.in[2], 2), {2 - p.padding[1], 2 - p.padding[2]}},
-            plane_of(dst_grad), plane_of(src_grad), dst_grad.as<float>(), src_grad.as<float>(), bias,
-            p.out_channels, p.in_channels, dst_grad.channel_stride, src_grad.channel_stride,
-            {weight.as<float>(), 9, 9 * p.in_channels, true}, nullptr});
+            plane_of(dst_grad),
+            plane_of(src_grad),
+            dst_grad.as<float>(),
+            src_grad.as<float>(),
+            bias,
+            p.out_channels,
+            p.in_channels,
+            dst_grad.channel_stride,
+            src_grad.channel_stride,
+            {weight.as<float>(), 9, 9 * p.in_channels, true},
+            nullptr});
 }
 
 }  // namespace ng

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kLane = kLanes<float>;
 constexpr int64_t kColumns = kGemmColumns<float>;
-constexpr int64_t kPad = 16;             // keeps the rows of a product out of each other's cache sets
+constexpr int64_t kPad = 16;                     // keeps the rows of a product out of each other's cache sets
 constexpr int64_t kChannelBlock = 4 * kColumns;  // output channels whose products stay in the second-level cache
 
 struct PixelGrid {
@@ -41,7 +41,8 @@ Tile tile_at(const PixelGrid& g, int64_t index) {
 }
 
 // B^T d B of one tile's channels: out[place * place_size + channel]. zeros: as many as channels.
-void transform_input(const PixelGrid& g, const PixelPlane& in, int64_t index, int64_t channels, const float* zeros, float* out, int64_t place_size) {
+void transform_input(const PixelGrid& g, const PixelPlane& in, int64_t index, int64_t channels, const float* zeros,
+                     float* out, int64_t place_size) {
   const Tile tile = tile_at(g, index);
   const float* pixels[16];
   for (int i = 0; i < 16; ++i) {
@@ -59,7 +60,8 @@ void transform_input(const PixelGrid& g, const PixelPlane& in, int64_t index, in
 }
 
 // A y A^T of one tile of the output's gradient.
-void transform_gradient(const PixelGrid& g, const PixelPlane& grad, int64_t index, int64_t channels, const float* zeros, float* out, int64_t place_size) {
+void transform_gradient(const PixelGrid& g, const PixelPlane& grad, int64_t index, int64_t channels, const float* zeros,
+                        float* out, int64_t place_size) {
   const Tile tile = tile_at(g, index);
   const float* pixels[4];
   for (int i = 0; i < 4; ++i) {
@@ -77,8 +79,8 @@ void transform_gradient(const PixelGrid& g, const PixelPlane& grad, int64_t inde
 }
 
 // Sums for output channels [first, first + count) of one tile to its pixels.
-void transform_output(const PixelGrid& g, const PixelPlane& out, int64_t index, int64_t first, int64_t count, const float* sums,
-                      int64_t place_size, const float* bias) {
+void transform_output(const PixelGrid& g, const PixelPlane& out, int64_t index, int64_t first, int64_t count,
+                      const float* sums, int64_t place_size, const float* bias) {
   const Tile tile = tile_at(g, index);
   float* pixels[4];
   for (int i = 0; i < 4; ++i) pixels[i] = out.pixel(tile.image, 2 * tile.y + i / 2, 2 * tile.x + i % 2);
@@ -110,12 +112,15 @@ void transform_weights(const float* weight, int64_t outs, int64_t ins, bool back
         for (int64_t r = 0; r < rows; ++r) {
           Vector<float> taps[9];
           TileVectors t;
-          for (int k = 0; k < 9; ++k) taps[k] = load_some(weight + ((o0 + r) * 9 + (backward ? 8 - k : k)) * ins + c, lanes);
+          for (int k = 0; k < 9; ++k)
+            taps[k] = load_some(weight + ((o0 + r) * 9 + (backward ? 8 - k : k)) * ins + c, lanes);
           transform_weight_tile(taps, t);
           for (int64_t place = 0; place < kTilePlaces; ++place) {
             const Vector<float> value = t[place / 4][place % 4];
             if (backward) {
-              store_some(packed + place * place_size + c / kColumns * kColumns * depth + (o0 + r) * kColumns + c % kColumns, value, lanes);
+              store_some(
+                  packed + place * place_size + c / kColumns * kColumns * depth + (o0 + r) * kColumns + c % kColumns,
+                  value, lanes);
             } else {
               store(block + (place * kLane + r) * kLane, value);
             }
@@ -173,29 +178,35 @@ void run_pass(PixelPass pass, const float* weight, bool backward) {
   const std::vector<float> zeros(static_cast<size_t>(pass.ins), 0.0f);
   pass.zeros = zeros.data();
   const int64_t most = (pass.ins <= 128 ? 8 : 4) * kGemmRows;
-  const int64_t chunks = round_up(divide_up(tiles, most), cores()), chunk = round_up(divide_up(tiles, chunks), kGemmRows);
+  const int64_t chunks = round_up(divide_up(tiles, most), cores()),
+                chunk = round_up(divide_up(tiles, chunks), kGemmRows);
   parallel_for(divide_up(tiles, chunk), 0.15 * chunk * pass.ins * pass.outs, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) pass.run(i * chunk, std::min(chunk, tiles - i * chunk));
   });
 }
 
-PixelPlane plane_of(const Image& image) { return {image.as<float>(), image.size[1], image.size[2], image.row_stride()}; }
+PixelPlane plane_of(const Image& image) {
+  return {image.as<float>(), image.size[1], image.size[2], image.row_stride()};
+}
 
 }  // namespace
 
-void conv_forward_winograd_pixels(const ConvProblem& p, const Image& src, const Image& weight, const float* bias, const Image& dst) {
+void conv_forward_winograd_pixels(const ConvProblem& p, const Image& src, const Image& weight, const float* bias,
+                                  const Image& dst) {
   const PixelGrid grid{p.batch, divide_up(p.out[1], 2), divide_up(p.out[2], 2), {p.padding[1], p.padding[2]}};
-  run_pass({grid, plane_of(src), plane_of(dst), p.in_channels, p.out_channels, nullptr, bias, nullptr}, weight.as<float>(), false);
+  run_pass({grid, plane_of(src), plane_of(dst), p.in_channels, p.out_channels, nullptr, bias, nullptr},
+           weight.as<float>(), false);
 }
 
-void conv_backward_data_winograd_pixels(const ConvProblem& p, const Image& dst_grad, const Image& weight, const float* bias,
-                                        const Image& src_grad) {
+void conv_backward_data_winograd_pixels(const ConvProblem& p, const Image& dst_grad, const Image& weight,
+                                        const float* bias, const Image& src_grad) {
   const PixelGrid grid{p.batch, divide_up(p.in[1], 2), divide_up(p.in[2], 2), {2 - p.padding[1], 2 - p.padding[2]}};
   run_pass({grid, plane_of(dst_grad), plane_of(src_grad), p.out_channels, p.in_channels, nullptr, bias, nullptr},
            weight.as<float>(), true);
 }
 
-void conv_backward_weight_winograd_pixels(const ConvProblem& p, const Image& src, const Image& dst_grad, const Image& weight_grad) {
+void conv_backward_weight_winograd_pixels(const ConvProblem& p, const Image& src, const Image& dst_grad,
+                                          const Image& weight_grad) {
   const PixelGrid grid{p.batch, divide_up(p.out[1], 2), divide_up(p.out[2], 2), {p.padding[1], p.padding[2]}};
   const PixelPlane in = plane_of(src), grad = plane_of(dst_grad);
   const int64_t outs = p.out_channels, ins = p.in_channels, tiles = grid.tiles(), line = round_up(ins, kColumns);
@@ -240,7 +251,8 @@ void conv_backward_weight_winograd_pixels(const ConvProblem& p, const Image& src
       for (int64_t c = 0; c < ins; c += kLane) {
         TileVectors u;
         Vector<float> w[9];
-        for (int64_t place = 0; place < kTilePlaces; ++place) u[place / 4][place % 4] = load(sums + (place * outs + o) * line + c);
+        for (int64_t place = 0; place < kTilePlaces; ++place)
+          u[place / 4][place % 4] = load(sums + (place * outs + o) * line + c);
         transform_weight_gradient_tile(u, w);
         for (int64_t t = 0; t < 9; ++t) store_some(weight_grad.as<float>() + (o * 9 + t) * ins + c, w[t], ins - c);
       }

@@ -23,7 +23,8 @@ void store_places(const TileVectors& t, float* out, int64_t place_size) {
 }
 
 // B^T d B
-void transform_input(const TileWindows& left, const TileWindows& right, const float* channel, int64_t v, TileVectors& out) {
+void transform_input(const TileWindows& left, const TileWindows& right, const float* channel, int64_t v,
+                     TileVectors& out) {
   TileVectors d;
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) {
@@ -98,13 +99,21 @@ struct WeightPass {
         const int64_t v = i % vectors, part = i / vectors;
         if (part < out_panels) {
           const int64_t first = part * kGemmRows, rows = std::min<int64_t>(kGemmRows, outs - first);
-          transform_lines(rows, [&](int64_t r, TileVectors& t) { transform_gradient(windows, grad + (first + r) * out_channel_stride, v, t); },
-                          gradients + first * depth + v * kTileLanes * rows, outs * depth, rows);
+          transform_lines(
+              rows,
+              [&](int64_t r, TileVectors& t) {
+                transform_gradient(windows, grad + (first + r) * out_channel_stride, v, t);
+              },
+              gradients + first * depth + v * kTileLanes * rows, outs * depth, rows);
         } else {
           const int64_t first = (part - out_panels) * 16, rows = std::min<int64_t>(16, ins - first);
-          transform_lines(rows, [&](int64_t r, TileVectors& t) { transform_input(left, right, src + (first + r) * in_channel_stride, v, t); },
-                          inputs + first / kColumns * kColumns * depth + v * kTileLanes * kColumns + first % kColumns,
-                          line() * depth, kColumns);
+          transform_lines(
+              rows,
+              [&](int64_t r, TileVectors& t) {
+                transform_input(left, right, src + (first + r) * in_channel_stride, v, t);
+              },
+              inputs + first / kColumns * kColumns * depth + v * kTileLanes * kColumns + first % kColumns,
+              line() * depth, kColumns);
         }
       }
     });
@@ -115,7 +124,8 @@ struct WeightPass {
   }
 
   // Columns past `ins` of the last input panel hold anything; their sums are never read.
-  void multiply(int64_t place, int64_t panel, int64_t depth, const float* gradients, const float* inputs, bool add) const {
+  void multiply(int64_t place, int64_t panel, int64_t depth, const float* gradients, const float* inputs,
+                bool add) const {
     const int64_t first = panel * kGemmRows;
     const int rows = static_cast<int>(std::min<int64_t>(kGemmRows, outs - first));
     const float* a = gradients + (place * outs + first) * depth;
@@ -142,19 +152,29 @@ TilePlane plane_of(const Image& image) { return {image.size[1], image.size[2], i
 
 }  // namespace
 
-void conv_backward_weight_winograd(const ConvProblem& p, const Image& src, const Image& dst_grad, const Image& weight_grad) {
+void conv_backward_weight_winograd(const ConvProblem& p, const Image& src, const Image& dst_grad,
+                                   const Image& weight_grad) {
   WeightPass pass{{p.batch, divide_up(p.out[1], 2), divide_up(p.out[2], 2), {p.padding[1], p.padding[2]}},
-                  plane_of(src), plane_of(dst_grad), src.as<float>(), dst_grad.as<float>(),
-                  p.in_channels, p.out_channels, src.channel_stride, dst_grad.channel_stride, nullptr};
+                  plane_of(src),
+                  plane_of(dst_grad),
+                  src.as<float>(),
+                  dst_grad.as<float>(),
+                  p.in_channels,
+                  p.out_channels,
+                  src.channel_stride,
+                  dst_grad.channel_stride,
+                  nullptr};
   const int64_t line = pass.line(), tiles = pass.grid.tiles();
   // A few megabytes of transformed tiles at a time.
-  const int64_t most = std::max<int64_t>(128, (1 << 20) / (kTilePlaces * (line + p.out_channels)) / kTileLanes * kTileLanes);
+  const int64_t most =
+      std::max<int64_t>(128, (1 << 20) / (kTilePlaces * (line + p.out_channels)) / kTileLanes * kTileLanes);
   const int64_t chunk = round_up(divide_up(tiles, divide_up(tiles, most)), kTileLanes);
   pass.sums = scratch<float>(kScratchSum, kTilePlaces * p.out_channels * line);
   float* gradients = scratch<float>(kScratchPackA, kTilePlaces * p.out_channels * chunk);
   float* inputs = scratch<float>(kScratchPackB, kTilePlaces * line * chunk);
   if (line != p.in_channels) std::fill_n(inputs, kTilePlaces * line * chunk, 0.0f);
-  for (int64_t tile = 0; tile < tiles; tile += chunk) pass.add_chunk(tile, std::min(chunk, tiles - tile), gradients, inputs);
+  for (int64_t tile = 0; tile < tiles; tile += chunk)
+    pass.add_chunk(tile, std::min(chunk, tiles - tile), gradients, inputs);
   parallel_for(p.out_channels, 2.0 * p.in_channels, [&](int64_t begin, int64_t end) {
     for (int64_t o = begin; o < end; ++o) {
       for (int64_t c = 0; c < p.in_channels; c += 16) {

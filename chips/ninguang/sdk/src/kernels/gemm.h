@@ -14,12 +14,22 @@
 namespace ng {
 
 // The element that a storage type is multiplied in.
-template <class S> struct GemmElementOf { using type = Compute<S>; };
-template <> struct GemmElementOf<BFloat16> { using type = std::conditional_t<kHasBFloat16, BFloat16Pair, float>; };
-template <class S> using GemmElement = typename GemmElementOf<S>::type;
+template <class S>
+struct GemmElementOf {
+  using type = Compute<S>;
+};
+template <>
+struct GemmElementOf<BFloat16> {
+  using type = std::conditional_t<kHasBFloat16, BFloat16Pair, float>;
+};
+template <class S>
+using GemmElement = typename GemmElementOf<S>::type;
 
 // Units of T in a depth of `depth` numbers.
-template <class T> int64_t depth_in(int64_t depth) { return std::is_same_v<T, BFloat16Pair> ? (depth + 1) / 2 : depth; }
+template <class T>
+int64_t depth_in(int64_t depth) {
+  return std::is_same_v<T, BFloat16Pair> ? (depth + 1) / 2 : depth;
+}
 
 struct GemmShape {
   int64_t rows, columns, depth;
@@ -140,13 +150,15 @@ void gemm(const GemmShape& shape, const PackA& pack, const PackB& pack_b, const 
 }
 
 // A matrix in memory, of storage type S, read as computing type T.
-template <class S> struct MatrixView {
+template <class S>
+struct MatrixView {
   const S* data;
   int64_t row_stride, column_stride;
   const S* at(int64_t row, int64_t column) const { return data + row * row_stride + column * column_stride; }
 };
 
-template <class T, class S> auto make_pack_a(MatrixView<S> a) {
+template <class T, class S>
+auto make_pack_a(MatrixView<S> a) {
   return [a](T* dst, int64_t row, int64_t rows, int64_t k, int64_t depth) {
     const S* src = a.at(row, k);
     if (a.column_stride == 1) {
@@ -159,7 +171,8 @@ template <class T, class S> auto make_pack_a(MatrixView<S> a) {
   };
 }
 
-template <class T, class S> auto make_pack_b(MatrixView<S> b) {
+template <class T, class S>
+auto make_pack_b(MatrixView<S> b) {
   return [b](T* dst, int64_t column, int64_t columns, int64_t k, int64_t depth) {
     constexpr int64_t kColumns = kGemmColumns<T>;
     const int64_t rest = columns % kColumns, panel_size = depth * kColumns;

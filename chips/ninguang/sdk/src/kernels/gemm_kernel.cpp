@@ -11,7 +11,10 @@
 namespace ng {
 namespace {
 
-template <class T> inline Vector<T> multiply_add(Vector<T> sum, T left, Vector<T> right) { return sum + left * right; }
+template <class T>
+inline Vector<T> multiply_add(Vector<T> sum, T left, Vector<T> right) {
+  return sum + left * right;
+}
 #if defined(__AVX512BF16__)
 inline Vector<float> multiply_add(Vector<float> sum, BFloat16Pair left, Vector<BFloat16Pair> right) {
   const Vector<uint32_t> both = broadcast(left.bits);
@@ -53,7 +56,8 @@ constexpr auto kKernels = make_row_table<T, kWidth, kPacked>(std::make_integer_s
 
 }  // namespace
 
-template <class T> GemmKernel<T> gemm_kernel(int rows, int vectors, bool packed) {
+template <class T>
+GemmKernel<T> gemm_kernel(int rows, int vectors, bool packed) {
   if (packed) return vectors == 1 ? kKernels<T, 1, true>[rows - 1] : kKernels<T, 2, true>[rows - 1];
   return vectors == 1 ? kKernels<T, 1, false>[rows - 1] : kKernels<T, 2, false>[rows - 1];
 }

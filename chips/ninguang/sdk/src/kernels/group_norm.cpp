@@ -27,10 +27,12 @@ std::vector<double> read_all(const Args& args, int index, int64_t n, double miss
 void write_all(const Args& args, int index, const std::vector<double>& values) {
   if (index >= args.num_out || !args.out[index]) return;
   const Tensor& t = args.out[index];
-  write_parameter<double>(t.data, t.type, t.ndim == 1 ? t.strides[0] : 1, static_cast<int64_t>(values.size()), values.data());
+  write_parameter<double>(t.data, t.type, t.ndim == 1 ? t.strides[0] : 1, static_cast<int64_t>(values.size()),
+                          values.data());
 }
 
-template <class S> ngResult forward(const Args& args) {
+template <class S>
+ngResult forward(const Args& args) {
   using T = Compute<S>;
   const Shape s(args);
   const double eps = args.f(4);
@@ -54,7 +56,8 @@ template <class S> ngResult forward(const Args& args) {
       for (int64_t k = 0; k < s.group_channels(); ++k) {
         const int64_t c = i % s.groups * s.group_channels() + k;
         const double scale = rstds[i] * weight[c];
-        scale_shift<S>(x + k * s.plane, y + k * s.plane, s.plane, static_cast<T>(scale), static_cast<T>(bias[c] - means[i] * scale));
+        scale_shift<S>(x + k * s.plane, y + k * s.plane, s.plane, static_cast<T>(scale),
+                       static_cast<T>(bias[c] - means[i] * scale));
       }
     }
   });
@@ -63,7 +66,8 @@ template <class S> ngResult forward(const Args& args) {
   return NG_SUCCESS;
 }
 
-template <class S> ngResult backward(const Args& args) {
+template <class S>
+ngResult backward(const Args& args) {
   using T = Compute<S>;
   const Shape s(args);
   const int64_t per_group = s.group_channels(), size = per_group * s.plane, count = s.batch * s.groups;
@@ -93,7 +97,8 @@ template <class S> ngResult backward(const Args& args) {
         const T scale = static_cast<T>(rstds[i] * weight[(i * per_group + k) % s.channels]);
         for (int64_t p = k * s.plane; p < (k + 1) * s.plane; p += kLanes<T>) {
           const int64_t lanes = std::min<int64_t>(kLanes<T>, (k + 1) * s.plane - p);
-          store_some(out + p, load_some(g + p, lanes) * scale + ((load_some(x + p, lanes) - mean) * slope + shift), lanes);
+          store_some(out + p, load_some(g + p, lanes) * scale + ((load_some(x + p, lanes) - mean) * slope + shift),
+                     lanes);
         }
       }
     }
@@ -108,12 +113,17 @@ template <class S> ngResult backward(const Args& args) {
   return NG_SUCCESS;
 }
 
-template <bool kBackward> ngResult run(const Args& args) {
+template <bool kBackward>
+ngResult run(const Args& args) {
   switch (args.in[0].type) {
-    case NG_FLOAT16: return kBackward ? backward<Half>(args) : forward<Half>(args);
-    case NG_BFLOAT16: return kBackward ? backward<BFloat16>(args) : forward<BFloat16>(args);
-    case NG_FLOAT32: return kBackward ? backward<float>(args) : forward<float>(args);
-    default: return kBackward ? backward<double>(args) : forward<double>(args);
+    case NG_FLOAT16:
+      return kBackward ? backward<Half>(args) : forward<Half>(args);
+    case NG_BFLOAT16:
+      return kBackward ? backward<BFloat16>(args) : forward<BFloat16>(args);
+    case NG_FLOAT32:
+      return kBackward ? backward<float>(args) : forward<float>(args);
+    default:
+      return kBackward ? backward<double>(args) : forward<double>(args);
   }
 }
 

@@ -7,7 +7,8 @@ namespace {
 // The dims in this order, slowest first, are dense; dims of size 1 have no say.
 bool is_dense(const Image& image, const int (&order)[5]) {
   const int64_t sizes[5] = {image.batch, image.channels, image.size[0], image.size[1], image.size[2]};
-  const int64_t strides[5] = {image.batch_stride, image.channel_stride, image.stride[0], image.stride[1], image.stride[2]};
+  const int64_t strides[5] = {image.batch_stride, image.channel_stride, image.stride[0], image.stride[1],
+                              image.stride[2]};
   int64_t expected = 1;
   for (int i = 4; i >= 0; --i) {
     const int d = order[i];
@@ -71,7 +72,8 @@ void set_channels_last(Image& image) {
 
 Image make_image(const Tensor& t) {
   Image image{t.data, t.type, t.sizes[0], t.sizes[1], {1, 1, 1}, t.strides[0], t.strides[1], {0, 0, 0}};
-  for (int d = t.ndim - 1, at = 2; d >= 2 && at >= 0; --d, --at) image.size[at] = t.sizes[d], image.stride[at] = t.strides[d];
+  for (int d = t.ndim - 1, at = 2; d >= 2 && at >= 0; --d, --at)
+    image.size[at] = t.sizes[d], image.stride[at] = t.strides[d];
   return image;
 }
 

@@ -18,7 +18,10 @@ struct Image {
   int64_t batch, channels, size[3];
   int64_t batch_stride, channel_stride, stride[3];  // elements
 
-  template <class T> T* as() const { return static_cast<T*>(data); }
+  template <class T>
+  T* as() const {
+    return static_cast<T*>(data);
+  }
   int64_t plane() const { return size[0] * size[1] * size[2]; }
   int64_t numel() const { return batch * channels * plane(); }
 
@@ -33,12 +36,13 @@ struct Image {
   Image row_major_at(void* place, ngDataType new_type) const;
 };
 
-void set_channels_last(Image& image);  // its strides, dense
-Image make_image(const Tensor& t);                    // up to three spatial dims, kept apart
+void set_channels_last(Image& image);                   // its strides, dense
+Image make_image(const Tensor& t);                      // up to three spatial dims, kept apart
 bool make_merged_image(const Tensor& t, Image* image);  // any number, merged as strides allow; false: still over three
 
 // Elementwise copy between images of equal sizes, with conversion.
-template <class Dst, class Src> void copy_image(const Image& from, const Image& to) {
+template <class Dst, class Src>
+void copy_image(const Image& from, const Image& to) {
   const int64_t plane = from.plane(), channels = from.channels;
   if (from.has_dense_planes() && to.has_dense_planes()) {
     parallel_for(from.batch * channels, 0.2 * plane, [&](int64_t begin, int64_t end) {
@@ -67,9 +71,11 @@ template <class Dst, class Src> void copy_image(const Image& from, const Image& 
         const Src* source = from.as<Src>() + n * from.batch_stride;
         Dst* target = to.as<Dst>() + n * to.batch_stride;
         if (to_planes) {
-          transpose_block(source + p * from.row_stride(), from.row_stride(), target + p, to.channel_stride, count, channels);
+          transpose_block(source + p * from.row_stride(), from.row_stride(), target + p, to.channel_stride, count,
+                          channels);
         } else {
-          transpose_block(source + p, from.channel_stride, target + p * to.row_stride(), to.row_stride(), channels, count);
+          transpose_block(source + p, from.channel_stride, target + p * to.row_stride(), to.row_stride(), channels,
+                          count);
         }
       }
     });
@@ -91,7 +97,8 @@ template <class Dst, class Src> void copy_image(const Image& from, const Image& 
 }
 
 // An operand as row-major T: itself if it is so already, else a copy in scratch.
-template <class T, class S> Image as_row_major(const Image& image, ScratchSlot slot) {
+template <class T, class S>
+Image as_row_major(const Image& image, ScratchSlot slot) {
   if (std::is_same_v<T, S> && image.is_row_major()) return image.row_major_at(image.data, image.type);
   const Image copy = image.row_major_at(scratch<T>(slot, image.numel()), TypeOf<T>::value);
   copy_image<T, S>(image, copy);
@@ -99,7 +106,8 @@ template <class T, class S> Image as_row_major(const Image& image, ScratchSlot s
 }
 
 // Where to compute a result that must be row-major T: in place if it is, else in scratch until finish().
-template <class T, class S> class ImageResult {
+template <class T, class S>
+class ImageResult {
  public:
   explicit ImageResult(const Image& target, ScratchSlot slot = kScratchResult) : target_(target) {
     in_place_ = std::is_same_v<T, S> && target.is_row_major();

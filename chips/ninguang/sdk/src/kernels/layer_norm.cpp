@@ -11,7 +11,8 @@ namespace ng {
 namespace {
 
 // A parameter vector as computing type; nullptr if it is absent.
-template <class T> const T* parameter(const Args& args, int index, int64_t n, T* buffer) {
+template <class T>
+const T* parameter(const Args& args, int index, int64_t n, T* buffer) {
   if (index >= args.num_in || !args.in[index]) return nullptr;
   const Tensor& t = args.in[index];
   const int64_t stride = t.ndim > 0 ? t.strides[t.ndim - 1] : 1;
@@ -38,11 +39,13 @@ struct RowValues {
   }
 };
 
-template <class T> Vector<T> load_parameter(const T* p, int64_t at, int64_t count, T missing) {
+template <class T>
+Vector<T> load_parameter(const T* p, int64_t at, int64_t count, T missing) {
   return p ? load_some(p + at, count) : broadcast(missing);
 }
 
-template <class S, bool kCentre> ngResult forward(const Args& args) {
+template <class S, bool kCentre>
+ngResult forward(const Args& args) {
   using T = Compute<S>;
   constexpr int kLane = kLanes<T>;
   const int64_t rows = args.i(0), columns = args.i(1);
@@ -81,16 +84,18 @@ template <class S, bool kCentre> ngResult forward(const Args& args) {
   return NG_SUCCESS;
 }
 
-template <class S> struct BackwardRow {
+template <class S>
+struct BackwardRow {
   using T = Compute<S>;
   const S *grad, *x;
-  S* out;            // may be nullptr
-  const T* weight;   // may be nullptr
+  S* out;                    // may be nullptr
+  const T* weight;           // may be nullptr
   T *weight_sum, *bias_sum;  // may be nullptr
   int64_t columns;
 
   // The mean term (only when centred) and the variance term, then the row's gradient and its part of the sums.
-  template <bool kCentre> void run(T mean, T rstd) const {
+  template <bool kCentre>
+  void run(T mean, T rstd) const {
     constexpr int kLane = kLanes<T>;
     Vector<T> first{}, second{};
     if (out) {
@@ -117,7 +122,8 @@ template <class S> struct BackwardRow {
 };
 
 // Gathers the partial sums of `parts` parts into an output vector.
-template <class T> void write_sums(const Tensor& t, const T* partial, int64_t parts, int64_t stride, int64_t columns) {
+template <class T>
+void write_sums(const Tensor& t, const T* partial, int64_t parts, int64_t stride, int64_t columns) {
   double* total = scratch<double>(kScratchRow2, columns);
   std::fill_n(total, columns, 0.0);
   for (int64_t part = 0; part < parts; ++part) {
@@ -126,7 +132,8 @@ template <class T> void write_sums(const Tensor& t, const T* partial, int64_t pa
   write_parameter<double>(t.data, t.type, t.ndim > 0 ? t.strides[t.ndim - 1] : 1, columns, total);
 }
 
-template <class S, bool kCentre> ngResult backward(const Args& args) {
+template <class S, bool kCentre>
+ngResult backward(const Args& args) {
   using T = Compute<S>;
   const int64_t rows = args.i(0), columns = args.i(1);
   const int rstd_index = kCentre ? 3 : 2;
@@ -135,7 +142,8 @@ template <class S, bool kCentre> ngResult backward(const Args& args) {
   const bool wants_weight = args.num_out > 1 && args.out[1], wants_bias = kCentre && args.num_out > 2 && args.out[2];
   const bool wants_sums = wants_weight || wants_bias;
   // Without sums a part is a row; with sums the parts are few, each with its own.
-  const int64_t parts = wants_sums ? std::max<int64_t>(1, std::min<int64_t>(2 * cores(), rows * columns / 16384)) : rows;
+  const int64_t parts =
+      wants_sums ? std::max<int64_t>(1, std::min<int64_t>(2 * cores(), rows * columns / 16384)) : rows;
   T* partial = wants_sums ? scratch<T>(kScratchRow3, parts * 2 * columns) : nullptr;
   if (wants_sums) std::fill_n(partial, parts * 2 * columns, T(0));
   parallel_for(parts, (0.5 * columns + 20) * rows / parts, [&](int64_t begin, int64_t end) {
@@ -158,12 +166,17 @@ template <class S, bool kCentre> ngResult backward(const Args& args) {
   return NG_SUCCESS;
 }
 
-template <bool kCentre, bool kBackward> ngResult run(const Args& args) {
+template <bool kCentre, bool kBackward>
+ngResult run(const Args& args) {
   switch (args.in[0].type) {
-    case NG_FLOAT16: return kBackward ? backward<Half, kCentre>(args) : forward<Half, kCentre>(args);
-    case NG_BFLOAT16: return kBackward ? backward<BFloat16, kCentre>(args) : forward<BFloat16, kCentre>(args);
-    case NG_FLOAT32: return kBackward ? backward<float, kCentre>(args) : forward<float, kCentre>(args);
-    default: return kBackward ? backward<double, kCentre>(args) : forward<double, kCentre>(args);
+    case NG_FLOAT16:
+      return kBackward ? backward<Half, kCentre>(args) : forward<Half, kCentre>(args);
+    case NG_BFLOAT16:
+      return kBackward ? backward<BFloat16, kCentre>(args) : forward<BFloat16, kCentre>(args);
+    case NG_FLOAT32:
+      return kBackward ? backward<float, kCentre>(args) : forward<float, kCentre>(args);
+    default:
+      return kBackward ? backward<double, kCentre>(args) : forward<double, kCentre>(args);
   }
 }
 

@@ -10,14 +10,20 @@ namespace ng {
 namespace {
 
 // What a storage type is multiplied and summed in.
-template <class S, class = void> struct SumTypeOf { using type = Compute<S>; };
-template <class S> struct SumTypeOf<S, std::enable_if_t<std::is_integral_v<S>>> {
+template <class S, class = void>
+struct SumTypeOf {
+  using type = Compute<S>;
+};
+template <class S>
+struct SumTypeOf<S, std::enable_if_t<std::is_integral_v<S>>> {
   using type = std::conditional_t<sizeof(S) <= 4, uint32_t, uint64_t>;
 };
-template <class S> using SumType = typename SumTypeOf<S>::type;
+template <class S>
+using SumType = typename SumTypeOf<S>::type;
 
 // out = beta * self + alpha * a x b over one pair of matrices.
-template <class S> struct Product {
+template <class S>
+struct Product {
   MatrixView<S> a, b;
   S* out;
   int64_t out_row, out_column;
@@ -35,7 +41,8 @@ template <class S> struct Product {
   }
 };
 
-template <class S> void write_row(const Product<S>& p, int64_t row, int64_t column, int64_t columns, const SumType<S>* sums) {
+template <class S>
+void write_row(const Product<S>& p, int64_t row, int64_t column, int64_t columns, const SumType<S>* sums) {
   using T = SumType<S>;
   S* out = p.out + row * p.out_row + column * p.out_column;
   const bool plain = p.alpha == T(1) && !p.self.data;
@@ -66,7 +73,8 @@ template <class S> void write_row(const Product<S>& p, int64_t row, int64_t colu
   }
 }
 
-template <class S> void multiply(Product<S> p, bool parallel) {
+template <class S>
+void multiply(Product<S> p, bool parallel) {
   using T = SumType<S>;
   if (p.out_column != 1 && p.out_row == 1) p.transpose();
   const auto write = [&p](int64_t row, int64_t column, int64_t columns, const T* sums) {
@@ -101,7 +109,8 @@ template <class S> void multiply(Product<S> p, bool parallel) {
   }
 }
 
-template <class C> void multiply_complex(const Product<C>& p, C alpha, C beta, bool parallel) {
+template <class C>
+void multiply_complex(const Product<C>& p, C alpha, C beta, bool parallel) {
   using R = typename C::value_type;
   const auto body = [&](int64_t begin, int64_t end) {
     C* sums = scratch<C>(kScratchRow, p.shape.columns);
@@ -125,21 +134,26 @@ template <class C> void multiply_complex(const Product<C>& p, C alpha, C beta, b
   parallel_for(p.shape.rows, 1.0 * p.shape.columns * p.shape.depth, body);
 }
 
-template <class T> T scalar_as(const ngScalar& s) {
+template <class T>
+T scalar_as(const ngScalar& s) {
   if (s.kind == 2) return static_cast<T>(s.v.f);
   if (s.kind == 4) return static_cast<T>(s.v.c[0]);
   return static_cast<T>(s.v.i);
 }
-template <class C> C complex_as(const ngScalar& s) {
+template <class C>
+C complex_as(const ngScalar& s) {
   using R = typename C::value_type;
   if (s.kind == 4) return C(static_cast<R>(s.v.c[0]), static_cast<R>(s.v.c[1]));
   return C(scalar_as<R>(s));
 }
 
-template <class S> struct IsComplex : std::false_type {};
-template <class R> struct IsComplex<std::complex<R>> : std::true_type {};
+template <class S>
+struct IsComplex : std::false_type {};
+template <class R>
+struct IsComplex<std::complex<R>> : std::true_type {};
 
-template <class S> ngResult run_typed(const Args& args, bool has_self, bool batched) {
+template <class S>
+ngResult run_typed(const Args& args, bool has_self, bool batched) {
   const Tensor &a = args.in[has_self], &b = args.in[has_self + 1], &out = args.out[0];
   const int d = batched;  // position of the row dimension
   Product<S> p{};
@@ -191,20 +205,33 @@ template <class S> ngResult run_typed(const Args& args, bool has_self, bool batc
   return NG_SUCCESS;
 }
 
-template <bool kSelf, bool kBatched> ngResult run_matmul(const Args& args) {
+template <bool kSelf, bool kBatched>
+ngResult run_matmul(const Args& args) {
   switch (args.in[kSelf].type) {
-    case NG_UINT8: return run_typed<uint8_t>(args, kSelf, kBatched);
-    case NG_INT8: return run_typed<int8_t>(args, kSelf, kBatched);
-    case NG_INT16: return run_typed<int16_t>(args, kSelf, kBatched);
-    case NG_INT32: return run_typed<int32_t>(args, kSelf, kBatched);
-    case NG_INT64: return run_typed<int64_t>(args, kSelf, kBatched);
-    case NG_FLOAT16: return run_typed<Half>(args, kSelf, kBatched);
-    case NG_BFLOAT16: return run_typed<BFloat16>(args, kSelf, kBatched);
-    case NG_FLOAT32: return run_typed<float>(args, kSelf, kBatched);
-    case NG_FLOAT64: return run_typed<double>(args, kSelf, kBatched);
-    case NG_COMPLEX64: return run_typed<std::complex<float>>(args, kSelf, kBatched);
-    case NG_COMPLEX128: return run_typed<std::complex<double>>(args, kSelf, kBatched);
-    default: return fail(NG_ERROR_NOT_SUPPORTED, "matmul: type %d", args.in[kSelf].type);
+    case NG_UINT8:
+      return run_typed<uint8_t>(args, kSelf, kBatched);
+    case NG_INT8:
+      return run_typed<int8_t>(args, kSelf, kBatched);
+    case NG_INT16:
+      return run_typed<int16_t>(args, kSelf, kBatched);
+    case NG_INT32:
+      return run_typed<int32_t>(args, kSelf, kBatched);
+    case NG_INT64:
+      return run_typed<int64_t>(args, kSelf, kBatched);
+    case NG_FLOAT16:
+      return run_typed<Half>(args, kSelf, kBatched);
+    case NG_BFLOAT16:
+      return run_typed<BFloat16>(args, kSelf, kBatched);
+    case NG_FLOAT32:
+      return run_typed<float>(args, kSelf, kBatched);
+    case NG_FLOAT64:
+      return run_typed<double>(args, kSelf, kBatched);
+    case NG_COMPLEX64:
+      return run_typed<std::complex<float>>(args, kSelf, kBatched);
+    case NG_COMPLEX128:
+      return run_typed<std::complex<double>>(args, kSelf, kBatched);
+    default:
+      return fail(NG_ERROR_NOT_SUPPORTED, "matmul: type %d", args.in[kSelf].type);
   }
 }
 

@@ -66,12 +66,17 @@ void dot_columns(const T* a, int64_t ld_a, const S* const* columns, int64_t dept
 }
 
 template <class T, class S>
-void dot_columns(int64_t rows, const T* a, int64_t ld_a, const S* const* columns, int64_t depth, T* out, int64_t ld_out) {
+void dot_columns(int64_t rows, const T* a, int64_t ld_a, const S* const* columns, int64_t depth, T* out,
+                 int64_t ld_out) {
   switch (rows) {
-    case 1: return dot_columns<T, S, 1>(a, ld_a, columns, depth, out, ld_out);
-    case 2: return dot_columns<T, S, 2>(a, ld_a, columns, depth, out, ld_out);
-    case 3: return dot_columns<T, S, 3>(a, ld_a, columns, depth, out, ld_out);
-    default: return dot_columns<T, S, 4>(a, ld_a, columns, depth, out, ld_out);
+    case 1:
+      return dot_columns<T, S, 1>(a, ld_a, columns, depth, out, ld_out);
+    case 2:
+      return dot_columns<T, S, 2>(a, ld_a, columns, depth, out, ld_out);
+    case 3:
+      return dot_columns<T, S, 3>(a, ld_a, columns, depth, out, ld_out);
+    default:
+      return dot_columns<T, S, 4>(a, ld_a, columns, depth, out, ld_out);
   }
 }
 
@@ -85,7 +90,8 @@ void add_rows(int64_t rows, const T* a, int64_t ld_a, const S* b, int64_t ld_b, 
     for (int64_t c = 0; c < width; c += kLanes<T>) {
       const int64_t count = std::min<int64_t>(kLanes<T>, width - c);
       Vector<T> right[kSweep];
-      for (int64_t i = 0; i < kSweep; ++i) right[i] = i < lines ? load_some(b + (k + i) * ld_b + c, count) : Vector<T>{};
+      for (int64_t i = 0; i < kSweep; ++i)
+        right[i] = i < lines ? load_some(b + (k + i) * ld_b + c, count) : Vector<T>{};
       for (int64_t r = 0; r < rows; ++r) {
         Vector<T> sum = load_some(sums + r * width + c, count);
         for (int64_t i = 0; i < kSweep; ++i) {

@@ -26,15 +26,19 @@ MaxPool read_attributes(const Args& args) {
   return pool;
 }
 
-template <class T> using IndexVector = typename LaneNumbers<T>::type;
-template <class T> using IndexLane = typename LaneNumbers<T>::Int;
+template <class T>
+using IndexVector = typename LaneNumbers<T>::type;
+template <class T>
+using IndexLane = typename LaneNumbers<T>::Int;
 
-template <class T> constexpr T lowest() {
+template <class T>
+constexpr T lowest() {
   return std::numeric_limits<T>::has_infinity ? -std::numeric_limits<T>::infinity() : std::numeric_limits<T>::lowest();
 }
 
 // The running maximum of a vector of outputs and its place.
-template <class T> class Best {
+template <class T>
+class Best {
  public:
   // Lanes [first, last) are candidates.
   void offer(Vector<T> v, IndexVector<T> position, int64_t first, int64_t last) {
@@ -66,7 +70,8 @@ template <class T> class Best {
   uint16_t seen_ = 0;
 };
 
-template <class T> void write_indices(int64_t* out, int64_t stride, IndexVector<T> index, int64_t count) {
+template <class T>
+void write_indices(int64_t* out, int64_t stride, IndexVector<T> index, int64_t count) {
   IndexLane<T> lanes[kLanes<T>];
   std::memcpy(lanes, &index, sizeof index);
   if (stride == 1) {
@@ -108,7 +113,8 @@ void pool_row(const T* plane, const Image& in, const MaxPool& pool, int64_t oz, 
   }
 }
 
-template <class T> void pool_planes(const Image& in, const Image& out, const Image& indices, const MaxPool& pool) {
+template <class T>
+void pool_planes(const Image& in, const Image& out, const Image& indices, const MaxPool& pool) {
   const double cost = 1.0 * out.plane() * pool.kernel[0] * pool.kernel[1] * pool.kernel[2];
   parallel_for(in.batch * in.channels, cost, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
@@ -117,9 +123,10 @@ template <class T> void pool_planes(const Image& in, const Image& out, const Ima
       for (int64_t z = 0; z < out.size[0]; ++z) {
         for (int64_t y = 0; y < out.size[1]; ++y) {
           T* row = out.as<T>() + n * out.batch_stride + c * out.channel_stride + z * out.stride[0] + y * out.stride[1];
-          int64_t* places = indices.data ? indices.as<int64_t>() + n * indices.batch_stride + c * indices.channel_stride +
-                                               z * indices.stride[0] + y * indices.stride[1]
-                                         : nullptr;
+          int64_t* places = indices.data
+                                ? indices.as<int64_t>() + n * indices.batch_stride + c * indices.channel_stride +
+                                      z * indices.stride[0] + y * indices.stride[1]
+                                : nullptr;
           const int64_t next = (y + 1) * pool.stride[1] - pool.padding[1] + (pool.kernel[1] - 1) * pool.dilation[1];
           prefetch_rows(plane + (z * pool.stride[0] * in.size[1] + next) * in.size[2], in.size[2] * pool.stride[1]);
           detail::with_step(pool.stride[2], [&](auto step) {
@@ -132,7 +139,8 @@ template <class T> void pool_planes(const Image& in, const Image& out, const Ima
 }
 
 // Lanes are channels of one output pixel.
-template <class S> void pool_pixels(const Image& in, const Image& out, const Image& indices, const MaxPool& pool) {
+template <class S>
+void pool_pixels(const Image& in, const Image& out, const Image& indices, const MaxPool& pool) {
   using T = Compute<S>;
   const int64_t row = in.row_stride(), plane = out.plane();
   const double cost = 0.2 * in.channels * pool.kernel[0] * pool.kernel[1] * pool.kernel[2];
@@ -169,7 +177,8 @@ template <class S> void pool_pixels(const Image& in, const Image& out, const Ima
   });
 }
 
-template <class S> ngResult run_forward(const Args& args) {
+template <class S>
+ngResult run_forward(const Args& args) {
   using T = std::conditional_t<std::is_integral_v<S>, int64_t, Compute<S>>;
   const MaxPool pool = read_attributes(args);
   const Image in = make_image(args.in[0]), out = make_image(args.out[0]);
@@ -195,7 +204,8 @@ template <class S> ngResult run_forward(const Args& args) {
 
 // ---- backward ----
 
-template <class T> ngResult scatter_planes(const Image& grad, const Image& indices, const Image& out) {
+template <class T>
+ngResult scatter_planes(const Image& grad, const Image& indices, const Image& out) {
   const int64_t plane = out.plane();
   bool outside = false;
   parallel_for(out.batch * out.channels, 0.3 * plane + 2.0 * grad.plane(), [&](int64_t begin, int64_t end) {
@@ -226,7 +236,8 @@ template <class T> ngResult scatter_planes(const Image& grad, const Image& indic
 }
 
 // Channels-last float32 or float64: a block of channels of an image per task, so that no two tasks write one place.
-template <class T> ngResult scatter_pixels(const Image& grad, const Image& indices, const Image& out) {
+template <class T>
+ngResult scatter_pixels(const Image& grad, const Image& indices, const Image& out) {
   constexpr int64_t kBlock = 64;
   const int64_t blocks = (out.channels + kBlock - 1) / kBlock, plane = out.plane(), row = out.row_stride();
   bool outside = false;
@@ -252,7 +263,8 @@ template <class T> ngResult scatter_pixels(const Image& grad, const Image& indic
   return NG_SUCCESS;
 }
 
-template <class S> ngResult run_backward(const Args& args) {
+template <class S>
+ngResult run_backward(const Args& args) {
   using T = Compute<S>;
   const Image grad = make_image(args.in[0]), indices = make_image(args.in[1]), out = make_image(args.out[0]);
   if (std::is_same_v<S, T> && out.has_dense_planes()) return scatter_planes<T>(grad, indices, out);
@@ -267,24 +279,37 @@ template <class S> ngResult run_backward(const Args& args) {
 
 ngResult run_max_pool(const Args& args) {
   switch (args.in[0].type) {
-    case NG_UINT8: return run_forward<uint8_t>(args);
-    case NG_INT8: return run_forward<int8_t>(args);
-    case NG_INT16: return run_forward<int16_t>(args);
-    case NG_INT32: return run_forward<int32_t>(args);
-    case NG_INT64: return run_forward<int64_t>(args);
-    case NG_FLOAT16: return run_forward<Half>(args);
-    case NG_BFLOAT16: return run_forward<BFloat16>(args);
-    case NG_FLOAT32: return run_forward<float>(args);
-    default: return run_forward<double>(args);
+    case NG_UINT8:
+      return run_forward<uint8_t>(args);
+    case NG_INT8:
+      return run_forward<int8_t>(args);
+    case NG_INT16:
+      return run_forward<int16_t>(args);
+    case NG_INT32:
+      return run_forward<int32_t>(args);
+    case NG_INT64:
+      return run_forward<int64_t>(args);
+    case NG_FLOAT16:
+      return run_forward<Half>(args);
+    case NG_BFLOAT16:
+      return run_forward<BFloat16>(args);
+    case NG_FLOAT32:
+      return run_forward<float>(args);
+    default:
+      return run_forward<double>(args);
   }
 }
 
 ngResult run_max_pool_backward(const Args& args) {
   switch (args.in[0].type) {
-    case NG_FLOAT16: return run_backward<Half>(args);
-    case NG_BFLOAT16: return run_backward<BFloat16>(args);
-    case NG_FLOAT32: return run_backward<float>(args);
-    default: return run_backward<double>(args);
+    case NG_FLOAT16:
+      return run_backward<Half>(args);
+    case NG_BFLOAT16:
+      return run_backward<BFloat16>(args);
+    case NG_FLOAT32:
+      return run_backward<float>(args);
+    default:
+      return run_backward<double>(args);
   }
 }
 

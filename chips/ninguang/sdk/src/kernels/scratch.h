@@ -18,7 +18,7 @@ enum ScratchSlot {
   kScratchOperand3,
   kScratchResult,  // a result before its last conversion
   kScratchResult2,
-  kScratchRow,      // per row or per channel intermediates
+  kScratchRow,  // per row or per channel intermediates
   kScratchRow2,
   kScratchRow3,
   kScratchSlotCount

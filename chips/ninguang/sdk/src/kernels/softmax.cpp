@@ -67,7 +67,8 @@ Rows make_rows(const Tensor* const* tensors, int operands, int64_t dim) {
 
 // ---- dense rows ----
 
-template <class S> Compute<S> row_max(const S* x, int64_t n) {
+template <class S>
+Compute<S> row_max(const S* x, int64_t n) {
   using T = Compute<S>;
   constexpr int kLane = kLanes<T>;
   RunningMax<T> best[2];
@@ -85,7 +86,8 @@ template <class S> Compute<S> row_max(const S* x, int64_t n) {
 }
 
 // out: computing type, n rounded up to whole vectors, the rest is zeros. Returns the sum.
-template <class S> Compute<S> row_exp(const S* x, int64_t n, Compute<S> max, Compute<S>* out) {
+template <class S>
+Compute<S> row_exp(const S* x, int64_t n, Compute<S> max, Compute<S>* out) {
   using T = Compute<S>;
   constexpr int kLane = kLanes<T>;
   Vector<T> sum[2] = {};
@@ -107,7 +109,8 @@ template <class S> Compute<S> row_exp(const S* x, int64_t n, Compute<S> max, Com
   return horizontal_sum<T>(sum[0] + sum[1]);
 }
 
-template <class S, class D, bool kLog> void softmax_row(const S* x, int64_t n, D* out, Compute<S>* buffer) {
+template <class S, class D, bool kLog>
+void softmax_row(const S* x, int64_t n, D* out, Compute<S>* buffer) {
   using T = Compute<S>;
   constexpr int kLane = kLanes<T>;
   const T max = row_max(x, n);
@@ -126,7 +129,8 @@ template <class S, class D, bool kLog> void softmax_row(const S* x, int64_t n, D
   }
 }
 
-template <class S, bool kLog> void softmax_backward_row(const S* grad, const S* output, int64_t n, S* out) {
+template <class S, bool kLog>
+void softmax_backward_row(const S* grad, const S* output, int64_t n, S* out) {
   using T = Compute<S>;
   constexpr int kLane = kLanes<T>;
   Vector<T> sums{};
@@ -177,7 +181,8 @@ void softmax_backward_columns(const S* grad, int64_t grad_step, const S* output,
 }
 
 // Calls one(row offsets) or many(row offsets, count) for all rows; many takes up to kLanes rows side by side.
-template <class T, class One, class Many> void for_rows(const Rows& rows, const One& one, const Many& many) {
+template <class T, class One, class Many>
+void for_rows(const Rows& rows, const One& one, const Many& many) {
   const double cost = 1.0 * rows.length + 10;
   if (rows.step[0] != 1 && rows.neighbours_dense()) {
     const int64_t inner = rows.sizes[rows.ndim - 1], blocks = (inner + kLanes<T> - 1) / kLanes<T>;
@@ -201,21 +206,24 @@ template <class T, class One, class Many> void for_rows(const Rows& rows, const 
 }
 
 // The row itself if it is dense, else a dense copy.
-template <class S> const S* dense_row(const S* p, int64_t step, int64_t n, ScratchSlot slot) {
+template <class S>
+const S* dense_row(const S* p, int64_t step, int64_t n, ScratchSlot slot) {
   if (step == 1 || n == 1) return p;
   S* copy = scratch<S>(slot, n);
   for (int64_t i = 0; i < n; ++i) copy[i] = p[i * step];
   return copy;
 }
 
-template <class D, class Body> void with_dense_result(D* p, int64_t step, int64_t n, const Body& body) {
+template <class D, class Body>
+void with_dense_result(D* p, int64_t step, int64_t n, const Body& body) {
   if (step == 1 || n == 1) return body(p);
   D* dense = scratch<D>(kScratchResult, n);
   body(dense);
   for (int64_t i = 0; i < n; ++i) p[i * step] = dense[i];
 }
 
-template <class S, class D, bool kLog> ngResult forward(const Args& args) {
+template <class S, class D, bool kLog>
+ngResult forward(const Args& args) {
   using T = Compute<S>;
   const Tensor* tensors[] = {&args.in[0], &args.out[0]};
   const Rows rows = make_rows(tensors, 2, args.i(0));
@@ -227,7 +235,8 @@ template <class S, class D, bool kLog> ngResult forward(const Args& args) {
       [&](const int64_t* offset) {
         const S* from = dense_row(x + offset[0], rows.step[0], n, kScratchOperand);
         T* buffer = kLog ? nullptr : scratch<T>(kScratchRow, n + kLanes<T>);
-        with_dense_result(out + offset[1], rows.step[1], n, [&](D* to) { softmax_row<S, D, kLog>(from, n, to, buffer); });
+        with_dense_result(out + offset[1], rows.step[1], n,
+                          [&](D* to) { softmax_row<S, D, kLog>(from, n, to, buffer); });
       },
       [&](const int64_t* offset, int64_t count) {
         softmax_columns<S, D, kLog>(x + offset[0], rows.step[0], n, count, out + offset[1], rows.step[1]);
@@ -235,7 +244,8 @@ template <class S, class D, bool kLog> ngResult forward(const Args& args) {
   return NG_SUCCESS;
 }
 
-template <class S, bool kLog> ngResult backward(const Args& args) {
+template <class S, bool kLog>
+ngResult backward(const Args& args) {
   using T = Compute<S>;
   const Tensor* tensors[] = {&args.in[0], &args.in[1], &args.out[0]};
   const Rows rows = make_rows(tensors, 3, args.i(0));
@@ -256,18 +266,24 @@ template <class S, bool kLog> ngResult backward(const Args& args) {
   return NG_SUCCESS;
 }
 
-template <bool kLog> ngResult run_forward(const Args& args) {
+template <bool kLog>
+ngResult run_forward(const Args& args) {
   const bool widens = args.out[0].type == NG_FLOAT32;
   switch (args.in[0].type) {
-    case NG_FLOAT16: return widens ? forward<Half, float, kLog>(args) : forward<Half, Half, kLog>(args);
-    case NG_BFLOAT16: return widens ? forward<BFloat16, float, kLog>(args) : forward<BFloat16, BFloat16, kLog>(args);
-    case NG_FLOAT32: return forward<float, float, kLog>(args);
-    default: return forward<double, double, kLog>(args);
+    case NG_FLOAT16:
+      return widens ? forward<Half, float, kLog>(args) : forward<Half, Half, kLog>(args);
+    case NG_BFLOAT16:
+      return widens ? forward<BFloat16, float, kLog>(args) : forward<BFloat16, BFloat16, kLog>(args);
+    case NG_FLOAT32:
+      return forward<float, float, kLog>(args);
+    default:
+      return forward<double, double, kLog>(args);
   }
 }
 
 // A half gradient of a float output (half in, float out) comes as float operands with a half result.
-template <class G, class D, bool kLog> ngResult backward_narrowing(const Args& args) {
+template <class G, class D, bool kLog>
+ngResult backward_narrowing(const Args& args) {
   const Tensor& out = args.out[0];
   Tensor wide = out;
   wide.type = TypeOf<G>::value;
@@ -288,16 +304,20 @@ template <class G, class D, bool kLog> ngResult backward_narrowing(const Args& a
   return status;
 }
 
-template <bool kLog> ngResult run_backward(const Args& args) {
+template <bool kLog>
+ngResult run_backward(const Args& args) {
   const ngDataType out = args.out[0].type;
   switch (args.in[0].type) {
-    case NG_FLOAT16: return backward<Half, kLog>(args);
-    case NG_BFLOAT16: return backward<BFloat16, kLog>(args);
+    case NG_FLOAT16:
+      return backward<Half, kLog>(args);
+    case NG_BFLOAT16:
+      return backward<BFloat16, kLog>(args);
     case NG_FLOAT32:
       if (out == NG_FLOAT16) return backward_narrowing<float, Half, kLog>(args);
       if (out == NG_BFLOAT16) return backward_narrowing<float, BFloat16, kLog>(args);
       return backward<float, kLog>(args);
-    default: return backward<double, kLog>(args);
+    default:
+      return backward<double, kLog>(args);
   }
 }
 

@@ -35,7 +35,8 @@ inline void transpose_registers(Float16Lanes (&rows)[16]) {
 }
 
 // dst[c * ld_dst + r] = src[r * ld_src + c] for up to 16 x 16 four-byte elements; touches no others.
-inline void transpose_tile(const float* src, int64_t ld_src, float* dst, int64_t ld_dst, int64_t rows, int64_t columns) {
+inline void transpose_tile(const float* src, int64_t ld_src, float* dst, int64_t ld_dst, int64_t rows,
+                           int64_t columns) {
   Float16Lanes lanes[16];
   if (rows == 16 && columns == 16) {
 #pragma GCC unroll 16
@@ -45,10 +46,12 @@ inline void transpose_tile(const float* src, int64_t ld_src, float* dst, int64_t
     for (int i = 0; i < 16; ++i) _mm512_storeu_ps(dst + i * ld_dst, (__m512)lanes[i]);
     return;
   }
-  const __mmask16 row_mask = static_cast<__mmask16>((1u << rows) - 1), column_mask = static_cast<__mmask16>((1u << columns) - 1);
+  const __mmask16 row_mask = static_cast<__mmask16>((1u << rows) - 1),
+                  column_mask = static_cast<__mmask16>((1u << columns) - 1);
 #pragma GCC unroll 16
   for (int i = 0; i < 16; ++i) {
-    lanes[i] = (Float16Lanes)_mm512_maskz_loadu_ps(i < rows ? column_mask : __mmask16{0}, src + std::min<int64_t>(i, rows - 1) * ld_src);
+    lanes[i] = (Float16Lanes)_mm512_maskz_loadu_ps(i < rows ? column_mask : __mmask16{0},
+                                                   src + std::min<int64_t>(i, rows - 1) * ld_src);
   }
   transpose_registers(lanes);
 #pragma GCC unroll 16
@@ -69,8 +72,8 @@ void transpose_block(const Src* src, int64_t ld_src, Dst* dst, int64_t ld_dst, i
     float* to = reinterpret_cast<float*>(dst);
     for (int64_t r = 0; r < rows; r += 16) {
       for (int64_t c = 0; c < columns; c += 16) {
-        detail::transpose_tile(from + r * ld_src + c, ld_src, to + c * ld_dst + r, ld_dst, std::min<int64_t>(16, rows - r),
-                               std::min<int64_t>(16, columns - c));
+        detail::transpose_tile(from + r * ld_src + c, ld_src, to + c * ld_dst + r, ld_dst,
+                               std::min<int64_t>(16, rows - r), std::min<int64_t>(16, columns - c));
       }
     }
     return;

@@ -18,7 +18,8 @@ namespace ng {
 
 // ---- load and store ----
 
-template <class S> inline Vector<Compute<S>> load_as(const S* p) {
+template <class S>
+inline Vector<Compute<S>> load_as(const S* p) {
   using T = Compute<S>;
   if constexpr (std::is_same_v<S, T>) {
     return load(p);
@@ -41,7 +42,8 @@ template <class S> inline Vector<Compute<S>> load_as(const S* p) {
 #if defined(__AVX512F__)
 namespace detail {
 // Sixteen floats as half-precision bits, rounded to even; NaN stays NaN.
-template <class S> inline __m256i narrow(__m512 v) {
+template <class S>
+inline __m256i narrow(__m512 v) {
   if constexpr (std::is_same_v<S, Half>) {
     return _mm512_maskz_cvtps_ph(0xffff, v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   } else {
@@ -56,7 +58,8 @@ template <class S> inline __m256i narrow(__m512 v) {
 }  // namespace detail
 #endif
 
-template <class S> inline void store_as(S* p, Vector<Compute<S>> v) {
+template <class S>
+inline void store_as(S* p, Vector<Compute<S>> v) {
   if constexpr (std::is_same_v<S, Compute<S>>) {
     store(p, v);
   } else {
@@ -74,7 +77,8 @@ template <class S> inline void store_as(S* p, Vector<Compute<S>> v) {
 inline uint32_t lane_mask(int64_t count) { return (1u << count) - 1u; }
 #endif
 
-template <class S> inline Vector<Compute<S>> load_some(const S* p, int64_t count) {
+template <class S>
+inline Vector<Compute<S>> load_some(const S* p, int64_t count) {
   using T = Compute<S>;
   if (count >= kLanes<T>) return load_as(p);
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__)
@@ -82,7 +86,8 @@ template <class S> inline Vector<Compute<S>> load_some(const S* p, int64_t count
     return (Vector<T>)_mm512_maskz_loadu_ps(static_cast<__mmask16>(lane_mask(count)), p);
   } else if constexpr (is_half<S>) {
     alignas(32) S part[kLanes<T>];
-    _mm256_store_si256(reinterpret_cast<__m256i*>(part), _mm256_maskz_loadu_epi16(static_cast<__mmask16>(lane_mask(count)), p));
+    _mm256_store_si256(reinterpret_cast<__m256i*>(part),
+                       _mm256_maskz_loadu_epi16(static_cast<__mmask16>(lane_mask(count)), p));
     return load_as(part);
   }
 #endif
@@ -92,7 +97,8 @@ template <class S> inline Vector<Compute<S>> load_some(const S* p, int64_t count
   return load_as(part);
 }
 
-template <class S> inline void store_some(S* p, Vector<Compute<S>> v, int64_t count) {
+template <class S>
+inline void store_some(S* p, Vector<Compute<S>> v, int64_t count) {
   using T = Compute<S>;
   if (count >= kLanes<T>) return store_as(p, v);
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__)
@@ -107,7 +113,8 @@ template <class S> inline void store_some(S* p, Vector<Compute<S>> v, int64_t co
   for (int64_t i = 0; i < count; ++i) p[i] = part[i];
 }
 
-template <class T> struct LaneNumbers {
+template <class T>
+struct LaneNumbers {
   using Int = std::conditional_t<sizeof(T) == 4, int32_t, int64_t>;
   typedef Int type __attribute__((vector_size(kVectorBytes)));
   static type get() {
@@ -118,7 +125,8 @@ template <class T> struct LaneNumbers {
 };
 
 // Lanes from `count` on are replaced.
-template <class T> inline Vector<T> fill_rest(Vector<T> v, int64_t count, T value) {
+template <class T>
+inline Vector<T> fill_rest(Vector<T> v, int64_t count, T value) {
 #if defined(__AVX512F__)
   if constexpr (std::is_same_v<T, float>) {
     const __mmask16 mask = static_cast<__mmask16>(count >= 16 ? 0xffff : lane_mask(count));
@@ -130,20 +138,23 @@ template <class T> inline Vector<T> fill_rest(Vector<T> v, int64_t count, T valu
 }
 
 // Asks for `count` dense elements: what is read with masks or in steps is not foreseen by hardware.
-template <class S> inline void prefetch_rows(const S* p, int64_t count) {
+template <class S>
+inline void prefetch_rows(const S* p, int64_t count) {
   for (int64_t i = 0; i < count; i += 64 / static_cast<int64_t>(sizeof(S))) __builtin_prefetch(p + i);
 }
 
 // ---- across lanes ----
 
 // Folds the lanes into lane 0 with op, half onto half.
-template <class T, class Op> inline T fold_lanes(Vector<T> v, const Op& op) {
+template <class T, class Op>
+inline T fold_lanes(Vector<T> v, const Op& op) {
   T parts[kLanes<T>];
 #if defined(__AVX512F__)
   if constexpr (std::is_same_v<T, float>) {
     const auto eight = op(__builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7),
                           __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15));
-    auto four = op(__builtin_shufflevector(eight, eight, 0, 1, 2, 3), __builtin_shufflevector(eight, eight, 4, 5, 6, 7));
+    auto four =
+        op(__builtin_shufflevector(eight, eight, 0, 1, 2, 3), __builtin_shufflevector(eight, eight, 4, 5, 6, 7));
     four = op(four, __builtin_shufflevector(four, four, 2, 3, 0, 1));
     four = op(four, __builtin_shufflevector(four, four, 1, 0, 3, 2));
     return four[0];
@@ -156,12 +167,14 @@ template <class T, class Op> inline T fold_lanes(Vector<T> v, const Op& op) {
   return parts[0];
 }
 
-template <class T> inline T horizontal_sum(Vector<T> v) {
+template <class T>
+inline T horizontal_sum(Vector<T> v) {
   return fold_lanes<T>(v, [](const auto& a, const auto& b) { return a + b; });
 }
 
 // The largest value seen; NaN if one was seen.
-template <class T> class RunningMax {
+template <class T>
+class RunningMax {
  public:
   void add(Vector<T> v) {
 #if defined(__AVX512F__)
@@ -181,7 +194,8 @@ template <class T> class RunningMax {
   Vector<T> values() const {
 #if defined(__AVX512F__)
     if constexpr (std::is_same_v<T, float>) {
-      return (Vector<T>)_mm512_mask_mov_ps((__m512)best_, nan_, _mm512_set1_ps(std::numeric_limits<float>::quiet_NaN()));
+      return (Vector<T>)_mm512_mask_mov_ps((__m512)best_, nan_,
+                                           _mm512_set1_ps(std::numeric_limits<float>::quiet_NaN()));
     }
 #endif
     return best_;
@@ -189,7 +203,8 @@ template <class T> class RunningMax {
   T value() const {
 #if defined(__AVX512F__)
     if constexpr (std::is_same_v<T, float>) {
-      return nan_ ? std::numeric_limits<float>::quiet_NaN() : fold_lanes<T>(best_, [](const auto& a, const auto& b) { return a > b ? a : b; });
+      return nan_ ? std::numeric_limits<float>::quiet_NaN()
+                  : fold_lanes<T>(best_, [](const auto& a, const auto& b) { return a > b ? a : b; });
     }
 #endif
     T result = best_[0];
@@ -247,7 +262,8 @@ inline Vector<float> exp(Vector<float> x) {
 // ---- dense runs ----
 
 // Sums over many runs of x - shift and its square. The partial sums are computing type, a few thousand terms each.
-template <class S> class Moments {
+template <class S>
+class Moments {
   using T = Compute<S>;
 
  public:
@@ -302,7 +318,8 @@ template <class S> class Moments {
 };
 
 // The same for x and x * (y - shift).
-template <class S> class Products {
+template <class S>
+class Products {
   using T = Compute<S>;
 
  public:
@@ -356,7 +373,8 @@ template <class S> class Products {
 };
 
 // out = x * scale + shift
-template <class S> inline void scale_shift(const S* x, S* out, int64_t n, Compute<S> scale, Compute<S> shift) {
+template <class S>
+inline void scale_shift(const S* x, S* out, int64_t n, Compute<S> scale, Compute<S> shift) {
   using T = Compute<S>;
   constexpr int kLane = kLanes<T>;
   for (int64_t i = 0; i < n; i += kLane) {
@@ -366,7 +384,8 @@ template <class S> inline void scale_shift(const S* x, S* out, int64_t n, Comput
 }
 
 // out = x * scale, from computing type to any storage type
-template <class T, class S> inline void scale_to(const T* x, S* out, int64_t n, T scale) {
+template <class T, class S>
+inline void scale_to(const T* x, S* out, int64_t n, T scale) {
   for (int64_t i = 0; i < n; i += kLanes<T>) {
     const int64_t count = std::min<int64_t>(kLanes<T>, n - i);
     store_some(out + i, load_some(x + i, count) * scale, count);
@@ -381,20 +400,26 @@ void read_parameter(const void* data, ngDataType type, int64_t stride, int64_t n
     for (int64_t i = 0; i < n; ++i) out[i] = static_cast<T>(p[i * stride]);
   };
   switch (type) {
-    case NG_FLOAT16: return copy(static_cast<const Half*>(data));
-    case NG_BFLOAT16: return copy(static_cast<const BFloat16*>(data));
-    case NG_FLOAT64: return copy(static_cast<const double*>(data));
-    default: return copy(static_cast<const float*>(data));
+    case NG_FLOAT16:
+      return copy(static_cast<const Half*>(data));
+    case NG_BFLOAT16:
+      return copy(static_cast<const BFloat16*>(data));
+    case NG_FLOAT64:
+      return copy(static_cast<const double*>(data));
+    default:
+      return copy(static_cast<const float*>(data));
   }
 }
-template <class T> void write_parameter(void* data, ngDataType type, int64_t stride, int64_t n, const T* values) {
+template <class T>
+void write_parameter(void* data, ngDataType type, int64_t stride, int64_t n, const T* values) {
   if (!data) return;
   switch (type) {
     case NG_FLOAT16:
       for (int64_t i = 0; i < n; ++i) static_cast<Half*>(data)[i * stride] = Half(static_cast<float>(values[i]));
       return;
     case NG_BFLOAT16:
-      for (int64_t i = 0; i < n; ++i) static_cast<BFloat16*>(data)[i * stride] = BFloat16(static_cast<float>(values[i]));
+      for (int64_t i = 0; i < n; ++i)
+        static_cast<BFloat16*>(data)[i * stride] = BFloat16(static_cast<float>(values[i]));
       return;
     case NG_FLOAT64:
       for (int64_t i = 0; i < n; ++i) static_cast<double*>(data)[i * stride] = static_cast<double>(values[i]);

@@ -94,7 +94,8 @@ class TileWindows {
     const int64_t first = std::max<int64_t>(0, -x), last = std::min(2 * run.count, plane.width - x);
     if (first >= last) return;
     const uint64_t bits = ((uint64_t{1} << (last - first)) - 1) << (2 * run.lane + first);
-    segments_.push_back({static_cast<uint32_t>(bits), run.image * plane.batch_stride + y * plane.width + x - 2 * run.lane});
+    segments_.push_back(
+        {static_cast<uint32_t>(bits), run.image * plane.batch_stride + y * plane.width + x - 2 * run.lane});
   }
 
   const int64_t window_rows_;
@@ -113,7 +114,8 @@ inline __m512 interleave_low(__m512 even, __m512 odd) {
   return _mm512_permutex2var_ps(even, _mm512_set_epi32(23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0), odd);
 }
 inline __m512 interleave_high(__m512 even, __m512 odd) {
-  return _mm512_permutex2var_ps(even, _mm512_set_epi32(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8), odd);
+  return _mm512_permutex2var_ps(even, _mm512_set_epi32(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8),
+                                odd);
 }
 
 }  // namespace ng
