@@ -1,6 +1,7 @@
 // batch_norm and batch_norm_backward. Images are walked plane by plane (one channel after the other, each read from
 // memory once) or pixel by pixel (channels-last, vectors of channels); other layouts go through a row-major copy.
 #include <cmath>
+#include <optional>
 #include <vector>
 
 #include "image.h"
@@ -190,13 +191,14 @@ ngResult run_forward(const Args& args, Image input, const Image& output) {
   const int64_t channels = input.channels, n = input.batch * input.plane();
   Walk walk;
   const Image* images[] = {&input, &output};
-  ImageResult<S, S> result(output);
   const bool direct = find_walk(images, 2, &walk);
+  std::optional<ImageResult<S, S>> result;
   if (!direct) {
     input = as_row_major<S, S>(input, kScratchOperand);
+    result.emplace(output);
     walk = Walk::kPlanes;
   }
-  const Image& out = direct ? output : result.value;
+  const Image& out = direct ? output : result->value;
   std::vector<double> mean(channels), variance(channels), invstd(channels);
   if (training) {
     channel_statistics<S>(input, walk, mean.data(), variance.data());
@@ -220,7 +222,7 @@ ngResult run_forward(const Args& args, Image input, const Image& output) {
     shift[c] = static_cast<T>(bias[c] - mean[c] * (invstd[c] * weight[c]));
   }
   apply_affine<S>(input, out, walk, training, scale, shift);
-  if (!direct) result.finish();
+  if (!direct) result->finish();
   return NG_SUCCESS;
 }
 
@@ -335,14 +337,15 @@ ngResult run_backward(const Args& args, Image grad, Image x, const Image* grad_i
   write_vector(args, 1, channels, sums.second.data());
   write_vector(args, 2, channels, sums.first.data());
   if (!grad_input) return NG_SUCCESS;
-  ImageResult<S, S> result(*grad_input);
-  const Image& out = direct ? *grad_input : result.value;
+  std::optional<ImageResult<S, S>> result;
+  if (!direct) result.emplace(*grad_input);
+  const Image& out = direct ? *grad_input : result->value;
   if (training) {
     apply_backward<S>(grad, x, out, walk, f);
   } else {
     apply_affine<S>(grad, out, walk, wants_sums, f.a, f.c);
   }
-  if (!direct) result.finish();
+  if (!direct) result->finish();
   return NG_SUCCESS;
 }
 
@@ -360,28 +363,45 @@ ngResult for_type(ngDataType type, const Body& body) {
   }
 }
 
+// Tensors with more than three spatial dims that cannot be merged are refused.
+ngResult accepts_images(const Tensor* const* tensors, int count) {
+  for (int i = 0; i < count; ++i) {
+    Image image;
+    if (*tensors[i] && !make_merged_image(*tensors[i], &image)) {
+      return fail(NG_ERROR_NOT_SUPPORTED, "more than three spatial dims that cannot be merged");
+    }
+  }
+  return NG_SUCCESS;
+}
+ngResult accepts_batch_norm(const Args& args) {
+  const Tensor* const tensors[] = {&args.in[0], &args.out[0]};
+  return accepts_images(tensors, 2);
+}
+ngResult accepts_batch_norm_backward(const Args& args) {
+  const Tensor* const tensors[] = {&args.in[0], &args.in[1], &args.out[0]};
+  return accepts_images(tensors, 3);
+}
+
 ngResult run_batch_norm(const Args& args) {
   Image input, output;
-  if (!make_merged_image(args.in[0], &input) || !make_merged_image(args.out[0], &output)) {
-    return fail(NG_ERROR_NOT_SUPPORTED, "batch_norm: more than three spatial dims that cannot be merged");
-  }
+  make_merged_image(args.in[0], &input);
+  make_merged_image(args.out[0], &output);
   return for_type(input.type, [&](auto tag) { return run_forward<decltype(tag)>(args, input, output); });
 }
 
 ngResult run_batch_norm_backward(const Args& args) {
   Image grad, input, grad_input;
   const bool wants_input = static_cast<bool>(args.out[0]);
-  if (!make_merged_image(args.in[0], &grad) || !make_merged_image(args.in[1], &input) ||
-      (wants_input && !make_merged_image(args.out[0], &grad_input))) {
-    return fail(NG_ERROR_NOT_SUPPORTED, "batch_norm_backward: more than three spatial dims that cannot be merged");
-  }
+  make_merged_image(args.in[0], &grad);
+  make_merged_image(args.in[1], &input);
+  if (wants_input) make_merged_image(args.out[0], &grad_input);
   return for_type(input.type, [&](auto tag) {
     return run_backward<decltype(tag)>(args, grad, input, wants_input ? &grad_input : nullptr);
   });
 }
 
-NG_KERNEL("batch_norm", kFloatTypes, run_batch_norm);
-NG_KERNEL("batch_norm_backward", kFloatTypes, run_batch_norm_backward);
+NG_KERNEL("batch_norm", kFloatTypes, run_batch_norm, 0, accepts_batch_norm);
+NG_KERNEL("batch_norm_backward", kFloatTypes, run_batch_norm_backward, 0, accepts_batch_norm_backward);
 
 }  // namespace
 }  // namespace ng

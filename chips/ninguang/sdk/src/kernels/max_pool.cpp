@@ -184,7 +184,6 @@ ngResult run_forward(const Args& args) {
   const Image in = make_image(args.in[0]), out = make_image(args.out[0]);
   Image indices{};
   if (args.num_out > 1 && args.out[1]) indices = make_image(args.out[1]);
-  if (in.plane() > INT32_MAX) return fail(NG_ERROR_NOT_SUPPORTED, "max_pool: planes of over 2^31 elements");
   if constexpr (!std::is_integral_v<S>) {
     if (in.has_dense_pixels() && out.has_dense_pixels() && !in.has_dense_planes()) {
       pool_pixels<S>(in, out, indices, pool);
@@ -313,7 +312,13 @@ ngResult run_max_pool_backward(const Args& args) {
   }
 }
 
-NG_KERNEL("max_pool", kRealTypes, run_max_pool);
+// Places are counted in 32 bits.
+ngResult accepts_max_pool(const Args& args) {
+  if (make_image(args.in[0]).plane() <= INT32_MAX) return NG_SUCCESS;
+  return fail(NG_ERROR_NOT_SUPPORTED, "planes of over 2^31 elements");
+}
+
+NG_KERNEL("max_pool", kRealTypes, run_max_pool, 0, accepts_max_pool);
 NG_KERNEL("max_pool_backward", kFloatTypes, run_max_pool_backward);
 
 }  // namespace
