@@ -77,7 +77,9 @@ class DeviceAllocatorProxy final : public c10::DeviceAllocator {
     out.max_split_size = s.max_split_size;
     return out;
   }
-  void resetAccumulatedStats(c10::DeviceIndex index) override { fl::device(index).allocator->reset_accumulated_stats(); }
+  void resetAccumulatedStats(c10::DeviceIndex index) override {
+    fl::device(index).allocator->reset_accumulated_stats();
+  }
   void resetPeakStats(c10::DeviceIndex index) override { fl::device(index).allocator->reset_peak_stats(); }
   std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex index) override {
     Device& d = fl::device(index);

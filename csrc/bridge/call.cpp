@@ -44,18 +44,42 @@ void store_immediate(fl_tensor& t, const c10::Scalar& value, c10::ScalarType typ
   };
   auto real = [&] { return value.isComplex() ? value.toComplexDouble().real() : value.toDouble(); };
   switch (type) {
-    case S::Bool: store(t, static_cast<uint8_t>(value.isComplex() ? value.toComplexDouble() != 0.0 : value.toDouble() != 0)); break;
-    case S::Byte: store(t, static_cast<uint8_t>(integer())); break;
-    case S::Char: store(t, static_cast<int8_t>(integer())); break;
-    case S::Short: store(t, static_cast<int16_t>(integer())); break;
-    case S::Int: store(t, static_cast<int32_t>(integer())); break;
-    case S::Half: store(t, c10::Half(static_cast<float>(real()))); break;
-    case S::BFloat16: store(t, c10::BFloat16(static_cast<float>(real()))); break;
-    case S::Float: store(t, static_cast<float>(real())); break;
-    case S::Double: store(t, real()); break;
-    case S::ComplexFloat: store(t, c10::complex<float>(value.toComplexDouble())); break;
-    case S::ComplexDouble: store(t, value.toComplexDouble()); break;
-    default: store(t, integer()); break;
+    case S::Bool:
+      store(t, static_cast<uint8_t>(value.isComplex() ? value.toComplexDouble() != 0.0 : value.toDouble() != 0));
+      break;
+    case S::Byte:
+      store(t, static_cast<uint8_t>(integer()));
+      break;
+    case S::Char:
+      store(t, static_cast<int8_t>(integer()));
+      break;
+    case S::Short:
+      store(t, static_cast<int16_t>(integer()));
+      break;
+    case S::Int:
+      store(t, static_cast<int32_t>(integer()));
+      break;
+    case S::Half:
+      store(t, c10::Half(static_cast<float>(real())));
+      break;
+    case S::BFloat16:
+      store(t, c10::BFloat16(static_cast<float>(real())));
+      break;
+    case S::Float:
+      store(t, static_cast<float>(real()));
+      break;
+    case S::Double:
+      store(t, real());
+      break;
+    case S::ComplexFloat:
+      store(t, c10::complex<float>(value.toComplexDouble()));
+      break;
+    case S::ComplexDouble:
+      store(t, value.toComplexDouble());
+      break;
+    default:
+      store(t, integer());
+      break;
   }
 }
 
@@ -66,22 +90,36 @@ c10::Scalar read_scalar(const void* data, c10::ScalarType type) {
   };
   using S = c10::ScalarType;
   switch (type) {
-    case S::Bool: return c10::Scalar(as(uint8_t{}) != 0);
-    case S::Byte: return c10::Scalar(as(uint8_t{}));
-    case S::Char: return c10::Scalar(as(int8_t{}));
-    case S::Short: return c10::Scalar(as(int16_t{}));
-    case S::Int: return c10::Scalar(as(int32_t{}));
-    case S::Half: return c10::Scalar(static_cast<float>(as(c10::Half{})));
-    case S::BFloat16: return c10::Scalar(static_cast<float>(as(c10::BFloat16{})));
-    case S::Float: return c10::Scalar(as(float{}));
-    case S::Double: return c10::Scalar(as(double{}));
-    case S::ComplexFloat: return c10::Scalar(as(c10::complex<float>{}));
-    case S::ComplexDouble: return c10::Scalar(as(c10::complex<double>{}));
-    default: return c10::Scalar(as(int64_t{}));
+    case S::Bool:
+      return c10::Scalar(as(uint8_t{}) != 0);
+    case S::Byte:
+      return c10::Scalar(as(uint8_t{}));
+    case S::Char:
+      return c10::Scalar(as(int8_t{}));
+    case S::Short:
+      return c10::Scalar(as(int16_t{}));
+    case S::Int:
+      return c10::Scalar(as(int32_t{}));
+    case S::Half:
+      return c10::Scalar(static_cast<float>(as(c10::Half{})));
+    case S::BFloat16:
+      return c10::Scalar(static_cast<float>(as(c10::BFloat16{})));
+    case S::Float:
+      return c10::Scalar(as(float{}));
+    case S::Double:
+      return c10::Scalar(as(double{}));
+    case S::ComplexFloat:
+      return c10::Scalar(as(c10::complex<float>{}));
+    case S::ComplexDouble:
+      return c10::Scalar(as(c10::complex<double>{}));
+    default:
+      return c10::Scalar(as(int64_t{}));
   }
 }
 
-bool constrained(const fl_kernel& k) { return (k.flags | static_cast<uint32_t>(k.max_ndim) | k.alignment) != 0 || k.max_numel != 0; }
+bool constrained(const fl_kernel& k) {
+  return (k.flags | static_cast<uint32_t>(k.max_ndim) | k.alignment) != 0 || k.max_numel != 0;
+}
 
 // An iterator's operands in the ABI's terms: dims reversed (fastest last), strides in elements.
 class IterOperands {
@@ -107,7 +145,8 @@ class IterOperands {
     t.dtype = abi_dtype(iter_.dtype(arg));
     t.flags = 0;
     void* address = iter_.data_ptr(arg);
-    t.memory = device.has(FL_CAP_POINTERS) ? fl_memory{address, nullptr, 0} : memory_of(device, iter_.tensor_base(arg), address);
+    t.memory = device.has(FL_CAP_POINTERS) ? fl_memory{address, nullptr, 0}
+                                           : memory_of(device, iter_.tensor_base(arg), address);
     t.alignment = alignment_of(address);
     return t;
   }
@@ -119,8 +158,8 @@ class IterOperands {
 };
 
 // A dense temporary with `like`'s sizes.
-fl_tensor temporary(Device& device, Stream& stream, const fl_tensor& like, const int64_t* dense_strides, c10::ScalarType type,
-                    Temporaries& keep) {
+fl_tensor temporary(Device& device, Stream& stream, const fl_tensor& like, const int64_t* dense_strides,
+                    c10::ScalarType type, Temporaries& keep) {
   int64_t numel = 1;
   for (int d = 0; d < like.ndim; ++d) numel *= like.sizes[d];
   Block* block = device.allocator->allocate(static_cast<uint64_t>(numel) * c10::elementSize(type), stream);
@@ -144,10 +183,14 @@ void dense_strides(const int64_t* sizes, int ndim, int64_t* out) {
 
 c10::ScalarType out_type(OutType kind, c10::ScalarType compute, c10::ScalarType actual) {
   switch (kind) {
-    case OutType::Same: return compute;
-    case OutType::Bool: return c10::ScalarType::Bool;
-    case OutType::Int64: return c10::ScalarType::Long;
-    default: return actual;
+    case OutType::Same:
+      return compute;
+    case OutType::Bool:
+      return c10::ScalarType::Bool;
+    case OutType::Int64:
+      return c10::ScalarType::Long;
+    default:
+      return actual;
   }
 }
 
@@ -183,11 +226,13 @@ Call& Call::absent(Operands& list) {
 }
 
 Call& Call::operand(Operands& list, const at::Tensor& t, at::IntArrayRef sizes, at::IntArrayRef strides) {
-  TORCH_CHECK(t.is_privateuseone() && t.device().index() == device_.index, "Expected all tensors to be on the same device, but found at least two devices, ",
-              t.device(), " and fl:", device_.index, " (in ", uniop_name(static_cast<int>(uniop_)), ")");
+  TORCH_CHECK(t.is_privateuseone() && t.device().index() == device_.index,
+              "Expected all tensors to be on the same device, but found at least two devices, ", t.device(),
+              " and fl:", device_.index, " (in ", uniop_name(static_cast<int>(uniop_)), ")");
   list.emplace_back();
   fl_tensor& d = list.back();
-  void* address = static_cast<char*>(t.storage().mutable_data()) + t.storage_offset() * static_cast<int64_t>(t.itemsize());
+  void* address =
+      static_cast<char*>(t.storage().mutable_data()) + t.storage_offset() * static_cast<int64_t>(t.itemsize());
   d.memory = memory_of(device_, t, address);
   d.sizes = sizes.data();
   d.strides = strides.data();
@@ -251,7 +296,8 @@ bool copy_operand(Device& device, Stream&, const fl_tensor& src, const fl_tensor
     return DType::Unsupported;
   };
   fl_tensor in = src, out = dst;
-  return launch(device, static_cast<int>(Uniop::copy), type(src.dtype), type(dst.dtype), &in, 1, &out, 1, nullptr, 0, kUncounted);
+  return launch(device, static_cast<int>(Uniop::copy), type(src.dtype), type(dst.dtype), &in, 1, &out, 1, nullptr, 0,
+                kUncounted);
 }
 
 bool lower_elementwise(const Elementwise& what, at::TensorIteratorBase& iter, const fl_scalar* attrs, int num_attrs) {
@@ -294,8 +340,8 @@ bool lower_elementwise(const Elementwise& what, at::TensorIteratorBase& iter, co
   fl_tensor out = operands.describe(device, 0);
   const fl_tensor target = out;
   if (__builtin_expect(actual != wanted, 0)) out = temporary(device, stream, out, dense(), wanted, temporaries);
-  if (!launch(device, static_cast<int>(what.uniop), to_dtype(compute), to_dtype(wanted), inputs, num_inputs, &out, 1, attrs,
-              num_attrs, what.overload)) {
+  if (!launch(device, static_cast<int>(what.uniop), to_dtype(compute), to_dtype(wanted), inputs, num_inputs, &out, 1,
+              attrs, num_attrs, what.overload)) {
     return false;
   }
   return actual == wanted || copy_operand(device, stream, out, target);
@@ -305,8 +351,8 @@ bool lower_copy(at::TensorIteratorBase& iter, int overload) {
   Device& device = fl::device(iter.device(0).index());
   IterOperands operands(iter);
   fl_tensor out = operands.describe(device, 0), in = operands.describe(device, 1);
-  return launch(device, static_cast<int>(Uniop::copy), to_dtype(iter.dtype(1)), to_dtype(iter.dtype(0)), &in, 1, &out, 1, nullptr,
-                0, overload);
+  return launch(device, static_cast<int>(Uniop::copy), to_dtype(iter.dtype(1)), to_dtype(iter.dtype(0)), &in, 1, &out,
+                1, nullptr, 0, overload);
 }
 
 bool lower_reduction(Uniop uniop, at::TensorIteratorBase& iter, c10::ScalarType in, c10::ScalarType out,
@@ -322,8 +368,8 @@ bool lower_reduction(Uniop uniop, at::TensorIteratorBase& iter, c10::ScalarType 
     outputs[i].sizes = out_sizes;
   }
   fl_tensor input = operands.describe(device, num_outputs);
-  return launch(device, static_cast<int>(uniop), to_dtype(in), to_dtype(out), &input, 1, outputs, num_outputs, attrs, num_attrs,
-                overload);
+  return launch(device, static_cast<int>(uniop), to_dtype(in), to_dtype(out), &input, 1, outputs, num_outputs, attrs,
+                num_attrs, overload);
 }
 
 }  // namespace fl::bridge

@@ -48,15 +48,25 @@ class Call {
   Call(Uniop uniop, c10::DeviceIndex index) : uniop_(uniop), device_(device(index)) {}
 
   Call& in(const at::Tensor& t) { return operand(inputs_, t, t.sizes(), t.strides()); }
-  Call& in(const at::Tensor& t, at::IntArrayRef sizes, at::IntArrayRef strides) { return operand(inputs_, t, sizes, strides); }
+  Call& in(const at::Tensor& t, at::IntArrayRef sizes, at::IntArrayRef strides) {
+    return operand(inputs_, t, sizes, strides);
+  }
   Call& in_optional(const at::Tensor& t) { return t.defined() ? in(t) : absent(inputs_); }
   Call& in_optional(const std::optional<at::Tensor>& t) { return t && t->defined() ? in(*t) : absent(inputs_); }
   Call& immediate(const c10::Scalar& value, c10::ScalarType type);
   Call& out(const at::Tensor& t) { return operand(outputs_, t, t.sizes(), t.strides()); }
-  Call& out(const at::Tensor& t, at::IntArrayRef sizes, at::IntArrayRef strides) { return operand(outputs_, t, sizes, strides); }
+  Call& out(const at::Tensor& t, at::IntArrayRef sizes, at::IntArrayRef strides) {
+    return operand(outputs_, t, sizes, strides);
+  }
   Call& out_optional(const at::Tensor& t) { return t.defined() ? out(t) : absent(outputs_); }
-  Call& raw_in(const fl_tensor& t) { inputs_.push_back(t); return *this; }
-  Call& raw_out(const fl_tensor& t) { outputs_.push_back(t); return *this; }
+  Call& raw_in(const fl_tensor& t) {
+    inputs_.push_back(t);
+    return *this;
+  }
+  Call& raw_out(const fl_tensor& t) {
+    outputs_.push_back(t);
+    return *this;
+  }
 
   template <class T>
   Call& attr(const T& value) {
@@ -96,17 +106,19 @@ fl_memory memory_of(Device& device, const at::TensorBase& tensor, void* address)
 struct Elementwise {
   Uniop uniop;
   OutType out = OutType::Same;
-  bool swap = false;              // ATen's iterator has the two inputs in the other order
-  uint32_t keep_dtype_mask = 0;   // bit i: input i keeps its own type (where's condition)
+  bool swap = false;             // ATen's iterator has the two inputs in the other order
+  uint32_t keep_dtype_mask = 0;  // bit i: input i keeps its own type (where's condition)
   int overload = kUncounted;
   c10::ScalarType compute = c10::ScalarType::Undefined;  // else the iterator's common type, else the first input's
 };
 
-// One elementwise UniOp over a built iterator: one output, 0 to 8 inputs. CPU scalars become immediates; inputs are cast
-// to the computing type and the result to the output's type where they differ.
-// (No default arguments: a pointer with a default count would win over the array overload and drop the attributes.)
+// One elementwise UniOp over a built iterator: one output, 0 to 8 inputs. CPU scalars become immediates; inputs are
+// cast to the computing type and the result to the output's type where they differ. (No default arguments: a pointer
+// with a default count would win over the array overload and drop the attributes.)
 bool lower_elementwise(const Elementwise& what, at::TensorIteratorBase& iter, const fl_scalar* attrs, int num_attrs);
-inline bool lower_elementwise(const Elementwise& what, at::TensorIteratorBase& iter) { return lower_elementwise(what, iter, nullptr, 0); }
+inline bool lower_elementwise(const Elementwise& what, at::TensorIteratorBase& iter) {
+  return lower_elementwise(what, iter, nullptr, 0);
+}
 template <int N>
 bool lower_elementwise(const Elementwise& what, at::TensorIteratorBase& iter, const fl_scalar (&attrs)[N]) {
   return lower_elementwise(what, iter, attrs, N);

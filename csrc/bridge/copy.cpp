@@ -29,7 +29,9 @@ void check(Device& device, fl_status status, const char* what) {
 
 fl_memory memory(const at::Tensor& t) {
   Device& device = fl::device(t.device().index());
-  return memory_of(device, t, static_cast<char*>(t.storage().mutable_data()) + t.storage_offset() * static_cast<int64_t>(t.itemsize()));
+  return memory_of(
+      device, t,
+      static_cast<char*>(t.storage().mutable_data()) + t.storage_offset() * static_cast<int64_t>(t.itemsize()));
 }
 
 uint64_t bytes_of(const at::Tensor& t) { return static_cast<uint64_t>(t.numel()) * t.itemsize(); }
@@ -52,9 +54,12 @@ void on_device(const at::Tensor& src, const at::Tensor& dst) {
     if (src.is_neg() != dst.is_neg()) values = at::neg(values);
     return on_device(values, without_bits(dst));
   }
-  if (src.dtype() == dst.dtype() && src.sizes() == dst.sizes() && src.strides() == dst.strides() && src.is_non_overlapping_and_dense()) {
+  if (src.dtype() == dst.dtype() && src.sizes() == dst.sizes() && src.strides() == dst.strides() &&
+      src.is_non_overlapping_and_dense()) {
     Stream& stream = current_stream(dst.device().index());
-    const auto queue = [&] { return stream.device->adapter->copy_d2d(stream.handle, memory(dst), memory(src), bytes_of(src)); };
+    const auto queue = [&] {
+      return stream.device->adapter->copy_d2d(stream.handle, memory(dst), memory(src), bytes_of(src));
+    };
     return check(*stream.device, locked(stream, queue), "copy");
   }
   auto iter = at::TensorIteratorConfig()
@@ -83,32 +88,41 @@ void parts(const at::Tensor& src, const at::Tensor& dst) {
 // Host source into a dense device target of the same sizes, type and strides.
 void upload(const at::Tensor& src, const at::Tensor& dst, bool non_blocking) {
   Stream& stream = current_stream(dst.device().index());
-  const auto queue = [&] { return stream.device->adapter->copy_h2d(stream.handle, memory(dst), src.const_data_ptr(), bytes_of(src)); };
+  const auto queue = [&] {
+    return stream.device->adapter->copy_h2d(stream.handle, memory(dst), src.const_data_ptr(), bytes_of(src));
+  };
   check(*stream.device, locked(stream, queue), "copy from the host");
   if (HostBlock* block = host_find(src.const_data_ptr())) {
-    if (non_blocking) host_record(block, stream);
-    else stream.synchronize();
+    if (non_blocking)
+      host_record(block, stream);
+    else
+      stream.synchronize();
   }
 }
 
 void download(const at::Tensor& src, const at::Tensor& dst, bool non_blocking) {
   Stream& stream = current_stream(src.device().index());
-  const auto queue = [&] { return stream.device->adapter->copy_d2h(stream.handle, dst.mutable_data_ptr(), memory(src), bytes_of(src)); };
+  const auto queue = [&] {
+    return stream.device->adapter->copy_d2h(stream.handle, dst.mutable_data_ptr(), memory(src), bytes_of(src));
+  };
   check(*stream.device, locked(stream, queue), "copy to the host");
   HostBlock* block = non_blocking ? host_find(dst.const_data_ptr()) : nullptr;
-  if (block != nullptr) host_record(block, stream);
-  else stream.synchronize();
+  if (block != nullptr)
+    host_record(block, stream);
+  else
+    stream.synchronize();
 }
 
 bool same_dense_layout(const at::Tensor& a, const at::Tensor& b) {
-  return a.dtype() == b.dtype() && a.sizes() == b.sizes() && a.strides() == b.strides() && a.is_non_overlapping_and_dense() &&
-         a.is_conj() == b.is_conj() && a.is_neg() == b.is_neg();
+  return a.dtype() == b.dtype() && a.sizes() == b.sizes() && a.strides() == b.strides() &&
+         a.is_non_overlapping_and_dense() && a.is_conj() == b.is_conj() && a.is_neg() == b.is_neg();
 }
 
 void from_host(const at::Tensor& src, const at::Tensor& dst, bool non_blocking) {
   if (same_dense_layout(src, dst)) return upload(src, dst, non_blocking);
   if (dst.is_non_overlapping_and_dense() && !dst.is_conj() && !dst.is_neg()) {
-    at::Tensor staged = at::empty_strided(dst.sizes(), dst.strides(), src.options().dtype(dst.scalar_type()).pinned_memory(false));
+    at::Tensor staged =
+        at::empty_strided(dst.sizes(), dst.strides(), src.options().dtype(dst.scalar_type()).pinned_memory(false));
     staged.copy_(src);
     return upload(staged, dst, false);
   }
@@ -135,11 +149,14 @@ void to_host(const at::Tensor& src, const at::Tensor& dst, bool non_blocking) {
 
 void on_device_slow(const at::Tensor& src, const at::Tensor& dst) {
   // No copy kernel for these types: through the host. Counted as the CPU tier's.
-  TORCH_CHECK_NOT_IMPLEMENTED(settings.enable_cpu.load(std::memory_order_relaxed) && forbid_cpu_depth == 0, "no copy kernel from ", src.scalar_type(),
-                              " to ", dst.scalar_type(), " on ", dst.device(), ", and the CPU tier is off");
+  TORCH_CHECK_NOT_IMPLEMENTED(settings.enable_cpu.load(std::memory_order_relaxed) && forbid_cpu_depth == 0,
+                              "no copy kernel from ", src.scalar_type(), " to ", dst.scalar_type(), " on ",
+                              dst.device(), ", and the CPU tier is off");
   static const int overload = overload_id("aten::copy_");
-  at::Tensor host = at::empty_strided(src.sizes(), src.is_non_overlapping_and_dense() ? src.strides() : at::IntArrayRef(c10::contiguous_strides(src.sizes())),
-                                      src.options().device(at::kCPU));
+  at::Tensor host = at::empty_strided(
+      src.sizes(),
+      src.is_non_overlapping_and_dense() ? src.strides() : at::IntArrayRef(c10::contiguous_strides(src.sizes())),
+      src.options().device(at::kCPU));
   if (!src.is_non_overlapping_and_dense() || !dst.is_non_overlapping_and_dense()) {
     // Strided without a kernel: move the whole storage span both ways.
     const auto whole = [](const at::Tensor& t) {
@@ -187,7 +204,8 @@ void across(const at::Tensor& src, const at::Tensor& dst, bool non_blocking) {
     ready.record(sink);
     ready.wait(source);
     const auto queue = [&] {
-      return from.adapter->copy_peer(source.handle, to.ordinal, memory(target), from.ordinal, memory(packed), bytes_of(packed));
+      return from.adapter->copy_peer(source.handle, to.ordinal, memory(target), from.ordinal, memory(packed),
+                                     bytes_of(packed));
     };
     check(from, locked(source, queue), "copy to another device");
     done.record(source);
@@ -213,13 +231,17 @@ at::Tensor copy_from(const at::Tensor& self, const at::Tensor& dst, bool non_blo
   at::assert_no_internal_overlap(dst);
   DeviceContext context(dst.is_privateuseone() ? dst.device() : src.device());
   if (src.is_privateuseone() && dst.is_privateuseone()) {
-    if (src.device() == dst.device()) on_device(src, dst);
-    else across(src, dst, non_blocking);
+    if (src.device() == dst.device())
+      on_device(src, dst);
+    else
+      across(src, dst, non_blocking);
   } else if (dst.is_privateuseone()) {
-    TORCH_CHECK_NOT_IMPLEMENTED(src.is_cpu(), "copy from ", src.device(), " to ", dst.device(), " is not supported; go through the CPU");
+    TORCH_CHECK_NOT_IMPLEMENTED(src.is_cpu(), "copy from ", src.device(), " to ", dst.device(),
+                                " is not supported; go through the CPU");
     from_host(src, dst, non_blocking);
   } else {
-    TORCH_CHECK_NOT_IMPLEMENTED(dst.is_cpu(), "copy from ", src.device(), " to ", dst.device(), " is not supported; go through the CPU");
+    TORCH_CHECK_NOT_IMPLEMENTED(dst.is_cpu(), "copy from ", src.device(), " to ", dst.device(),
+                                " is not supported; go through the CPU");
     to_host(src, dst, non_blocking);
   }
   return dst;

@@ -16,10 +16,8 @@ namespace {
 // Operators whose schema does not say that they write these arguments (pytorch/pytorch#88697).
 const std::unordered_map<std::string, std::vector<size_t>>& undeclared_writes() {
   static const auto* table = new std::unordered_map<std::string, std::vector<size_t>>{
-      {"aten::native_batch_norm", {3, 4}},
-      {"aten::batch_norm_update_stats", {1, 2}},
-      {"aten::batch_norm_gather_stats", {3, 4}},
-      {"aten::batch_norm_gather_stats_with_counts", {3, 4}},
+      {"aten::native_batch_norm", {3, 4}},       {"aten::batch_norm_update_stats", {1, 2}},
+      {"aten::batch_norm_gather_stats", {3, 4}}, {"aten::batch_norm_gather_stats_with_counts", {3, 4}},
       {"aten::rrelu_with_noise", {1}},
   };
   return *table;
@@ -69,9 +67,10 @@ class CpuCall {
     for (const auto& [from, to] : seen_)
       if (from.is_same(t)) return to;
     at::Tensor host;
-    if (unified_ && t.layout() == c10::kStrided && !t.is_conj() && !t.is_neg()) {
+    if (unified_ && t.device() == device_ && t.layout() == c10::kStrided && !t.is_conj() && !t.is_neg()) {
       at::Tensor keep = t;
-      host = at::from_blob(t.mutable_data_ptr(), t.sizes(), t.strides(), [keep](void*) {}, t.options().device(at::kCPU), at::kCPU);
+      host = at::from_blob(
+          t.mutable_data_ptr(), t.sizes(), t.strides(), [keep](void*) {}, t.options().device(at::kCPU), at::kCPU);
     } else if (only_written_ && t.layout() == c10::kStrided && !t.is_conj() && !t.is_neg()) {
       host = at::empty_strided(t.sizes(), t.strides(), t.options().device(at::kCPU));
     } else {

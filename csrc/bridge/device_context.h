@@ -1,5 +1,5 @@
-// Makes a device current for a scope. Every hand-registered kernel that allocates needs it: the storage must land on the
-// tensor's device, not on the thread's current one.
+// Makes a device current for a scope. Every hand-registered kernel that allocates needs it: the storage must land on
+// the tensor's device, not on the thread's current one.
 #pragma once
 #include <c10/core/Device.h>
 
@@ -10,7 +10,8 @@ namespace fl::bridge {
 class DeviceContext {
  public:
   explicit DeviceContext(c10::Device device) {
-    if (device.has_index() && device.is_privateuseone() && device.index() != current_device()) previous_ = exchange_device(device.index());
+    if (device.has_index() && device.is_privateuseone() && device.index() != current_device())
+      previous_ = exchange_device(device.index());
   }
   ~DeviceContext() {
     if (previous_ >= 0) exchange_device(previous_);

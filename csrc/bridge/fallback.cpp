@@ -1,5 +1,5 @@
-// Everything without a wrapper of its own arrives here, boxed, and takes the tiers after native. Also: tensors with lazy
-// bits (conjugate, negative, zero), which PyTorch resolves by clone() and copy_() before an operator sees them.
+// Everything without a wrapper of its own arrives here, boxed, and takes the tiers after native. Also: tensors with
+// lazy bits (conjugate, negative, zero), which PyTorch resolves by clone() and copy_() before an operator sees them.
 #include <ATen/EmptyTensor.h>
 #include <ATen/native/TensorFactories.h>
 #include <ATen/core/Tensor.h>
@@ -18,18 +18,21 @@ at::Tensor efficient_zero_tensor(at::IntArrayRef size, std::optional<at::ScalarT
                                  std::optional<at::Device> device, std::optional<bool>) {
   const auto index = device && device->has_index() ? device->index() : static_cast<c10::DeviceIndex>(current_device());
   at::native::ZeroTensorAllocator allocator(c10::Device(c10::kPrivateUse1, index));
-  const auto keys = c10::DispatchKeySet(c10::DispatchKey::PrivateUse1) | c10::DispatchKeySet(c10::DispatchKey::ZeroTensor);
-  return at::detail::empty_generic(size, &allocator, keys, dtype.value_or(c10::get_default_dtype_as_scalartype()), std::nullopt);
+  const auto keys =
+      c10::DispatchKeySet(c10::DispatchKey::PrivateUse1) | c10::DispatchKeySet(c10::DispatchKey::ZeroTensor);
+  return at::detail::empty_generic(size, &allocator, keys, dtype.value_or(c10::get_default_dtype_as_scalartype()),
+                                   std::nullopt);
 }
 
 }  // namespace
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&route>()); }
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) { 
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_efficientzerotensor", efficient_zero_tensor);
   // ATen's own kernel for every device refuses ours by name.
   m.impl("mode.values", torch::CppFunction::makeFromBoxedFunction<&route>());
+  m.impl("conj_physical_", torch::CppFunction::makeFromBoxedFunction<&route>());
 }
 
 // copy_() resolves the bits itself, and resolving them before it would call copy_() again, for ever.

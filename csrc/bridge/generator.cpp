@@ -29,10 +29,10 @@ uint64_t PhiloxGenerator::seed() {
 
 // The state is 16 bytes: seed and offset, both little-endian 64-bit.
 void PhiloxGenerator::set_state(const c10::TensorImpl& state) {
-  TORCH_CHECK_TYPE(state.device().is_cpu() && state.dtype() == caffe2::TypeMeta::Make<uint8_t>() && state.is_contiguous() &&
-                       state.numel() == 16,
-                   "RNG state of an fl device must be a contiguous CPU torch.uint8 tensor of 16 bytes, got ", state.numel(),
-                   " elements of ", state.dtype().name(), " on ", state.device());
+  TORCH_CHECK_TYPE(state.device().is_cpu() && state.dtype() == caffe2::TypeMeta::Make<uint8_t>() &&
+                       state.is_contiguous() && state.numel() == 16,
+                   "RNG state of an fl device must be a contiguous CPU torch.uint8 tensor of 16 bytes, got ",
+                   state.numel(), " elements of ", state.dtype().name(), " on ", state.device());
   uint64_t words[2];
   std::memcpy(words, state.data(), sizeof(words));
   seed_ = words[0];
@@ -83,7 +83,8 @@ const at::Generator& default_generator(c10::DeviceIndex index) {
 namespace {
 PhiloxGenerator& philox(const std::optional<at::Generator>& generator, c10::Device device) {
   const at::Generator& g = generator && generator->defined() ? *generator : default_generator(device.index());
-  TORCH_CHECK(g.device().type() == c10::kPrivateUse1, "Expected a '", device, "' generator but found one of device '", g.device(), "'");
+  TORCH_CHECK(g.device().type() == c10::kPrivateUse1, "Expected a '", device, "' generator but found one of device '",
+              g.device(), "'");
   return *static_cast<PhiloxGenerator*>(g.unsafeGetGeneratorImpl());
 }
 }  // namespace

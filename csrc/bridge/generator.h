@@ -44,7 +44,8 @@ struct PhiloxState {
   uint64_t seed, offset;
 };
 // Reserves numbers for `elements` elements that use 32-bit words each (wide: 64-bit) from `generator` or the default.
-PhiloxState reserve(const std::optional<at::Generator>& generator, c10::Device device, int64_t elements, bool wide = false);
+PhiloxState reserve(const std::optional<at::Generator>& generator, c10::Device device, int64_t elements,
+                    bool wide = false);
 
 // A CPU generator for the CPU tier, seeded from the device's (which advances): results repeat with the device's seed.
 at::Generator host_generator(const std::optional<at::Generator>& generator, c10::Device device);

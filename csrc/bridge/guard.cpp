@@ -46,7 +46,8 @@ struct GuardImpl final : public c10::impl::DeviceGuardImplInterface {
   void record(void** event, const c10::Stream& stream, const c10::DeviceIndex device_index,
               const c10::EventFlag flag) const override {
     TORCH_CHECK(device_index == -1 || device_index == stream.device_index(), "an event of ", fl_device(device_index),
-                " cannot be recorded on a stream of ", fl_device(stream.device_index()), ". Make one event per device.");
+                " cannot be recorded on a stream of ", fl_device(stream.device_index()),
+                ". Make one event per device.");
     if (*event == nullptr) *event = new Event(flag == c10::EventFlag::BACKEND_DEFAULT);
     static_cast<Event*>(*event)->record(core_stream(stream));
   }
@@ -68,7 +69,9 @@ struct GuardImpl final : public c10::impl::DeviceGuardImplInterface {
   }
   bool queryStream(const c10::Stream& stream) const override { return core_stream(stream).query(); }
   void synchronizeStream(const c10::Stream& stream) const override { core_stream(stream).synchronize(); }
-  void synchronizeDevice(const c10::DeviceIndex index) const override { fl::synchronize(index < 0 ? current_device() : index); }
+  void synchronizeDevice(const c10::DeviceIndex index) const override {
+    fl::synchronize(index < 0 ? current_device() : index);
+  }
   void recordDataPtrOnStream(const c10::DataPtr& ptr, const c10::Stream& stream) const override {
     static_cast<c10::DeviceAllocator*>(device_allocator())->recordStream(ptr, stream);
   }

@@ -17,11 +17,15 @@ struct Hooks final : public at::PrivateUse1HooksInterface {
   bool isBuilt() const override { return true; }
   bool isAvailable() const override { return fl::device_count() > 0; }
   void init() const override { fl::device_count(); }
-  bool hasPrimaryContext(c10::DeviceIndex index) const override { return devices_opened() && index >= 0 && index < fl::device_count(); }
+  bool hasPrimaryContext(c10::DeviceIndex index) const override {
+    return devices_opened() && index >= 0 && index < fl::device_count();
+  }
   c10::DeviceIndex deviceCount() const override { return static_cast<c10::DeviceIndex>(fl::device_count()); }
   void setCurrentDevice(c10::DeviceIndex index) const override { set_current_device(index); }
   c10::DeviceIndex getCurrentDevice() const override { return static_cast<c10::DeviceIndex>(current_device()); }
-  c10::DeviceIndex exchangeDevice(c10::DeviceIndex index) const override { return static_cast<c10::DeviceIndex>(exchange_device(index)); }
+  c10::DeviceIndex exchangeDevice(c10::DeviceIndex index) const override {
+    return static_cast<c10::DeviceIndex>(exchange_device(index));
+  }
   c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex index) const override {
     return index < 0 ? getCurrentDevice() : static_cast<c10::DeviceIndex>(exchange_device(index));
   }
@@ -30,7 +34,8 @@ struct Hooks final : public at::PrivateUse1HooksInterface {
   bool isPinnedPtr(const void* data) const override { return is_pinned(data); }
   c10::Allocator* getPinnedMemoryAllocator() const override { return pinned_allocator(); }
   at::Device getDeviceFromPtr(void*) const override {
-    TORCH_CHECK_NOT_IMPLEMENTED(false, "fl devices cannot tell a device from a bare pointer: chips of different vendors may "
+    TORCH_CHECK_NOT_IMPLEMENTED(false,
+                                "fl devices cannot tell a device from a bare pointer: chips of different vendors may "
                                 "use the same address range");
   }
   void resizePrivateUse1Bytes(const c10::Storage& storage, size_t bytes) const override {
@@ -43,8 +48,10 @@ struct Hooks final : public at::PrivateUse1HooksInterface {
       TORCH_CHECK(from != nullptr && to != nullptr, "resize of a storage that Torch-FL did not allocate");
       Stream& stream = current_stream(storage.device().index());
       std::lock_guard lock(stream.mutex);
-      const fl_status status = stream.device->adapter->copy_d2d(stream.handle, memory_at(*to, to->ptr), memory_at(*from, from->ptr), keep);
-      if (status != FL_STATUS_OK) raise_status(*stream.device->adapter, stream.device->index, status, "copy while a storage was resized");
+      const fl_status status =
+          stream.device->adapter->copy_d2d(stream.handle, memory_at(*to, to->ptr), memory_at(*from, from->ptr), keep);
+      if (status != FL_STATUS_OK)
+        raise_status(*stream.device->adapter, stream.device->index, status, "copy while a storage was resized");
     }
     storage.set_data_ptr_noswap(std::move(data));
     storage.set_nbytes(bytes);

@@ -13,7 +13,9 @@ namespace fl::bridge {
 inline bool has_kernel(Uniop uniop, const at::Tensor& like, c10::ScalarType in, c10::ScalarType out) {
   return fl::device(like.device().index()).kernel(static_cast<int>(uniop), to_dtype(in), to_dtype(out)) != nullptr;
 }
-inline bool has_kernel(Uniop uniop, const at::Tensor& like) { return has_kernel(uniop, like, like.scalar_type(), like.scalar_type()); }
+inline bool has_kernel(Uniop uniop, const at::Tensor& like) {
+  return has_kernel(uniop, like, like.scalar_type(), like.scalar_type());
+}
 
 inline void count_native_call(const at::Tensor& t, int overload) { count(t.device().index(), overload, Tier::Native); }
 

@@ -38,7 +38,8 @@ Routes& routes() {
 
 PythonTier python_tier = nullptr;
 
-// Overloads that a Python tier is running on this thread: one that reaches itself again must not try that tier once more.
+// Overloads that a Python tier is running on this thread: one that reaches itself again must not try that tier once
+// more.
 struct Running {
   const Overload* overload;
   Tier tier;
@@ -48,7 +49,8 @@ thread_local std::vector<Running> running;
 
 Overload& overload_of(const c10::OperatorHandle& op) {
   const auto& schema_name = op.operator_name();
-  std::string name = schema_name.overload_name.empty() ? schema_name.name : schema_name.name + "." + schema_name.overload_name;
+  std::string name =
+      schema_name.overload_name.empty() ? schema_name.name : schema_name.name + "." + schema_name.overload_name;
   auto& r = routes();
   {
     std::shared_lock lock(r.mutex);
@@ -74,7 +76,8 @@ Tier pin_of(int device, const Overload& overload) {
   const auto& declared = fl::device(device).spec->pins;
   if (!declared.empty())
     for (const auto& name : {overload.name, overload.base})
-      if (auto it = declared.find(name); it != declared.end()) return it->second == "cpu" ? Tier::Cpu : it->second == "library" ? Tier::Library : Tier::Decompose;
+      if (auto it = declared.find(name); it != declared.end())
+        return it->second == "cpu" ? Tier::Cpu : it->second == "library" ? Tier::Library : Tier::Decompose;
   return kNoPin;
 }
 
@@ -95,7 +98,8 @@ c10::Device device_of(const c10::OperatorHandle& op, const torch::jit::Stack& st
     });
   for (const auto& value : arguments)
     if (!found && value.isDevice() && value.toDevice().is_privateuseone()) found = value.toDevice();
-  if (!found || !found->has_index()) return c10::Device(c10::kPrivateUse1, static_cast<c10::DeviceIndex>(current_device()));
+  if (!found || !found->has_index())
+    return c10::Device(c10::kPrivateUse1, static_cast<c10::DeviceIndex>(current_device()));
   return *found;
 }
 
@@ -130,14 +134,17 @@ bool try_python(Overload& overload, const c10::OperatorHandle& op, torch::jit::S
   return true;
 }
 
-[[noreturn]] void raise_no_route(const Overload& overload, const c10::OperatorHandle& op, const torch::jit::Stack& stack,
-                                 c10::Device device) {
-  const char* why = forbid_cpu_depth > 0 ? "the CPU tier is forbidden here (torch_fl.routing.no_cpu_fallback())"
-                                         : "the CPU tier is switched off (fallback.enable_cpu_fallback or TORCH_FL_CPU_FALLBACK=0)";
-  TORCH_CHECK_NOT_IMPLEMENTED(false, overload.name, " has no native kernel, decomposition or library kernel on ", device,
-                              " (", fl::device(device.index()).chip, ") for (", describe_arguments(op, stack), "), and ", why,
+[[noreturn]] void raise_no_route(const Overload& overload, const c10::OperatorHandle& op,
+                                 const torch::jit::Stack& stack, c10::Device device) {
+  const char* why = forbid_cpu_depth > 0
+                        ? "the CPU tier is forbidden here (torch_fl.routing.no_cpu_fallback())"
+                        : "the CPU tier is switched off (fallback.enable_cpu_fallback or TORCH_FL_CPU_FALLBACK=0)";
+  TORCH_CHECK_NOT_IMPLEMENTED(false, overload.name, " has no native kernel, decomposition or library kernel on ",
+                              device, " (", fl::device(device.index()).chip, ") for (", describe_arguments(op, stack),
+                              "), and ", why,
                               ". Allow the CPU tier, add a kernel to the chip's adapter, or register a decomposition; "
-                              "`flagos-torch-fl explain ", overload.base, "` shows the routes.");
+                              "`flagos-torch-fl explain ",
+                              overload.base, "` shows the routes.");
 }
 
 }  // namespace
@@ -177,7 +184,8 @@ void route(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
       try_python(overload, op, stack, Tier::Library, device.index())) {
     return;
   }
-  if (!settings.enable_cpu.load(std::memory_order_relaxed) || forbid_cpu_depth > 0) raise_no_route(overload, op, *stack, device);
+  if (!settings.enable_cpu.load(std::memory_order_relaxed) || forbid_cpu_depth > 0)
+    raise_no_route(overload, op, *stack, device);
   cpu_tier(op, stack, device);
   count(device.index(), overload.id, Tier::Cpu);
 }

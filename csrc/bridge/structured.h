@@ -15,10 +15,12 @@ namespace fl::bridge {
 // Iter: S is a TensorIteratorBase, which also wants to hear of its output.
 template <class S, int N, bool Iter>
 struct Functional final : S {
-  void set_output_strided(int64_t i, at::IntArrayRef sizes, at::IntArrayRef strides, at::TensorOptions options) override {
+  void set_output_strided(int64_t i, at::IntArrayRef sizes, at::IntArrayRef strides,
+                          at::TensorOptions options) override {
     set_output_raw_strided(i, sizes, strides, options);
   }
-  void set_output_raw_strided(int64_t i, at::IntArrayRef sizes, at::IntArrayRef strides, at::TensorOptions options) override {
+  void set_output_raw_strided(int64_t i, at::IntArrayRef sizes, at::IntArrayRef strides,
+                              at::TensorOptions options) override {
     outputs[i] = new_output(sizes, strides, options);
     if constexpr (Iter) S::set_output_raw_strided(i, sizes, strides, options);
   }
@@ -29,10 +31,12 @@ struct Functional final : S {
 template <class S, int N, bool Iter>
 struct Out final : S {
   explicit Out(std::array<const at::Tensor*, N> out) : outputs(out) {}
-  void set_output_strided(int64_t i, at::IntArrayRef sizes, at::IntArrayRef strides, at::TensorOptions options) override {
+  void set_output_strided(int64_t i, at::IntArrayRef sizes, at::IntArrayRef strides,
+                          at::TensorOptions options) override {
     set_output_raw_strided(i, sizes, strides, options);
   }
-  void set_output_raw_strided(int64_t i, at::IntArrayRef sizes, at::IntArrayRef strides, at::TensorOptions options) override {
+  void set_output_raw_strided(int64_t i, at::IntArrayRef sizes, at::IntArrayRef strides,
+                              at::TensorOptions options) override {
     resize_out(*outputs[i], sizes, strides, options);
     if constexpr (Iter) S::set_output_raw_strided(i, sizes, strides, options);
   }
@@ -43,10 +47,12 @@ struct Out final : S {
 template <class S, bool Iter>
 struct Inplace final : S {
   explicit Inplace(at::Tensor& self) : self_(self) {}
-  void set_output_strided(int64_t i, at::IntArrayRef sizes, at::IntArrayRef strides, at::TensorOptions options) override {
+  void set_output_strided(int64_t i, at::IntArrayRef sizes, at::IntArrayRef strides,
+                          at::TensorOptions options) override {
     set_output_raw_strided(i, sizes, strides, options);
   }
-  void set_output_raw_strided(int64_t i, at::IntArrayRef sizes, at::IntArrayRef strides, at::TensorOptions options) override {
+  void set_output_raw_strided(int64_t i, at::IntArrayRef sizes, at::IntArrayRef strides,
+                              at::TensorOptions options) override {
     check_inplace(self_, sizes, options);
     if constexpr (Iter) S::set_output_raw_strided(i, sizes, strides, options);
   }

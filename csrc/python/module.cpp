@@ -1,4 +1,5 @@
-// torch_fl._C: bindings only. Everything here is called from torch_fl's Python rooms; none of it is on the dispatch path.
+// torch_fl._C: bindings only. Everything here is called from torch_fl's Python rooms; none of it is on the dispatch
+// path.
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/Generator.h>
 #include <torch/csrc/utils/pybind.h>
@@ -22,12 +23,16 @@ namespace {
 // Vendor errors become PyTorch's own exception types.
 void raise_torch(fl_status status, const std::string& message) {
   switch (status) {
-    case FL_STATUS_OUT_OF_MEMORY: TORCH_CHECK_WITH(OutOfMemoryError, false, message);
-    case FL_STATUS_OUT_OF_RANGE: TORCH_CHECK_INDEX(false, message);
-    case FL_STATUS_UNIMPLEMENTED: TORCH_CHECK_NOT_IMPLEMENTED(false, message);
+    case FL_STATUS_OUT_OF_MEMORY:
+      TORCH_CHECK_WITH(OutOfMemoryError, false, message);
+    case FL_STATUS_OUT_OF_RANGE:
+      TORCH_CHECK_INDEX(false, message);
+    case FL_STATUS_UNIMPLEMENTED:
+      TORCH_CHECK_NOT_IMPLEMENTED(false, message);
     case FL_STATUS_INVALID_ARGUMENT:
     case FL_STATUS_FAILED_PRECONDITION:
-    case FL_STATUS_NOT_FOUND: TORCH_CHECK(false, message);
+    case FL_STATUS_NOT_FOUND:
+      TORCH_CHECK(false, message);
     default:
       throw c10::AcceleratorError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, status, message);
   }
@@ -35,8 +40,10 @@ void raise_torch(fl_status status, const std::string& message) {
 
 std::vector<std::string> capability_names(uint32_t capabilities) {
   std::vector<std::string> names;
-  const std::pair<uint32_t, const char*> all[] = {{FL_CAP_POINTERS, "pointers"}, {FL_CAP_IN_PLACE, "in_place"},
-                                                  {FL_CAP_HOST_VISIBLE, "host_visible"}, {FL_CAP_COMPILER, "compiler"},
+  const std::pair<uint32_t, const char*> all[] = {{FL_CAP_POINTERS, "pointers"},
+                                                  {FL_CAP_IN_PLACE, "in_place"},
+                                                  {FL_CAP_HOST_VISIBLE, "host_visible"},
+                                                  {FL_CAP_COMPILER, "compiler"},
                                                   {FL_CAP_PEER, "peer"}};
   for (const auto& [bit, name] : all)
     if (capabilities & bit) names.emplace_back(name);
@@ -68,24 +75,42 @@ AdapterSpec to_spec(const py::dict& dict) {
   AdapterSpec spec;
   for (const auto& [key, value] : dict) {
     const auto name = py::cast<std::string>(key);
-    if (name == "path") spec.path = py::cast<std::string>(value);
-    else if (name == "device_name") spec.device_name = py::cast<std::string>(value);
-    else if (name == "profile_path") spec.profile_path = py::cast<std::string>(value);
-    else if (name == "max_devices") spec.max_devices = py::cast<int>(value);
-    else if (name == "only_listed") spec.only_listed = py::cast<bool>(value);
-    else if (name == "native") spec.native = py::cast<std::map<std::string, std::vector<std::string>>>(value);
-    else if (name == "not_native") spec.not_native = py::cast<std::vector<std::string>>(value);
-    else if (name == "pins") spec.pins = py::cast<std::map<std::string, std::string>>(value);
-    else if (name == "dtypes") spec.dtypes = py::cast<std::vector<std::string>>(value);
-    else if (name == "visible") spec.visible = py::cast<std::vector<std::string>>(value);
-    else if (name == "memory_limit_bytes") spec.memory_limit_bytes = py::cast<uint64_t>(value);
-    else if (name == "memory_fraction") spec.memory_fraction = py::cast<double>(value);
-    else if (name == "prealloc_bytes") spec.prealloc_bytes = py::cast<uint64_t>(value);
-    else if (name == "min_block_bytes") spec.min_block_bytes = py::cast<uint64_t>(value);
-    else if (name == "alignment") spec.alignment = py::cast<uint64_t>(value);
-    else if (name == "max_split_bytes") spec.max_split_bytes = py::cast<uint64_t>(value);
-    else if (name == "garbage_collection_threshold") spec.garbage_collection_threshold = py::cast<double>(value);
-    else throw py::key_error("unknown adapter spec field: " + name);
+    if (name == "path")
+      spec.path = py::cast<std::string>(value);
+    else if (name == "device_name")
+      spec.device_name = py::cast<std::string>(value);
+    else if (name == "profile_path")
+      spec.profile_path = py::cast<std::string>(value);
+    else if (name == "max_devices")
+      spec.max_devices = py::cast<int>(value);
+    else if (name == "only_listed")
+      spec.only_listed = py::cast<bool>(value);
+    else if (name == "native")
+      spec.native = py::cast<std::map<std::string, std::vector<std::string>>>(value);
+    else if (name == "not_native")
+      spec.not_native = py::cast<std::vector<std::string>>(value);
+    else if (name == "pins")
+      spec.pins = py::cast<std::map<std::string, std::string>>(value);
+    else if (name == "dtypes")
+      spec.dtypes = py::cast<std::vector<std::string>>(value);
+    else if (name == "visible")
+      spec.visible = py::cast<std::vector<std::string>>(value);
+    else if (name == "memory_limit_bytes")
+      spec.memory_limit_bytes = py::cast<uint64_t>(value);
+    else if (name == "memory_fraction")
+      spec.memory_fraction = py::cast<double>(value);
+    else if (name == "prealloc_bytes")
+      spec.prealloc_bytes = py::cast<uint64_t>(value);
+    else if (name == "min_block_bytes")
+      spec.min_block_bytes = py::cast<uint64_t>(value);
+    else if (name == "alignment")
+      spec.alignment = py::cast<uint64_t>(value);
+    else if (name == "max_split_bytes")
+      spec.max_split_bytes = py::cast<uint64_t>(value);
+    else if (name == "garbage_collection_threshold")
+      spec.garbage_collection_threshold = py::cast<double>(value);
+    else
+      throw py::key_error("unknown adapter spec field: " + name);
   }
   return spec;
 }
@@ -140,7 +165,8 @@ std::vector<std::tuple<std::string, std::string, std::string>> adapter_kernels(c
       for (int out = 0; out < static_cast<int>(DType::UInt16); ++out) {
         fl_kernel kernel{};
         kernel.struct_size = sizeof(kernel);
-        if (a->kernel_find(ordinal, name, to_abi(static_cast<DType>(in)), to_abi(static_cast<DType>(out)), &kernel) == FL_STATUS_OK)
+        if (a->kernel_find(ordinal, name, to_abi(static_cast<DType>(in)), to_abi(static_cast<DType>(out)), &kernel) ==
+            FL_STATUS_OK)
           found.emplace_back(name, dtype_name(static_cast<DType>(in)), dtype_name(static_cast<DType>(out)));
       }
   }
@@ -148,13 +174,19 @@ std::vector<std::tuple<std::string, std::string, std::string>> adapter_kernels(c
 }
 
 void bind_devices(py::module& m) {
-  m.def("device_count", [] { py::gil_scoped_release no_gil; return device_count(); });
+  m.def("device_count", [] {
+    py::gil_scoped_release no_gil;
+    return device_count();
+  });
   m.def("devices_opened", &devices_opened);
   m.def("device_info", &device_info);
   m.def("current_device", &current_device);
   m.def("set_device", &set_current_device);
   m.def("exchange_device", &exchange_device);
-  m.def("synchronize", [](int index) { py::gil_scoped_release no_gil; synchronize(index); });
+  m.def("synchronize", [](int index) {
+    py::gil_scoped_release no_gil;
+    synchronize(index);
+  });
   m.def("in_bad_fork", &in_bad_fork);
   m.def("set_discover", &set_discover_callable);
   m.def("add_adapter", [](const py::dict& spec) {
@@ -177,12 +209,14 @@ void bind_devices(py::module& m) {
   m.def("has_kernel", [](int index, const std::string& uniop, const std::string& in, const std::string& out) {
     const auto names = bridge::uniop_names();
     for (int id = 0; id < static_cast<int>(names.size()); ++id)
-      if (names[id] != nullptr && uniop == names[id]) return device(index).kernel(id, dtype_by_name(in), dtype_by_name(out)) != nullptr;
+      if (names[id] != nullptr && uniop == names[id])
+        return device(index).kernel(id, dtype_by_name(in), dtype_by_name(out)) != nullptr;
     throw py::value_error("unknown UniOp: " + uniop);
   });
   m.def("seed_new_generators", &bridge::seed_new_generators);
   m.def("default_generator", [](int index) {
-    return py::reinterpret_steal<py::object>(THPGenerator_Wrap(bridge::default_generator(static_cast<c10::DeviceIndex>(index))));
+    return py::reinterpret_steal<py::object>(
+        THPGenerator_Wrap(bridge::default_generator(static_cast<c10::DeviceIndex>(index))));
   });
 }
 

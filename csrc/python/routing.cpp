@@ -35,12 +35,18 @@ py::object enumerator(const c10::Argument& argument, const c10::IValue& value) {
   if (!value.isInt()) return {};
   auto type = argument.real_type();
   if (type->kind() == c10::TypeKind::OptionalType) type = type->expectRef<c10::OptionalType>().getElementType();
-  const auto borrow = [](auto* object) { return py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(object)); };
+  const auto borrow = [](auto* object) {
+    return py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(object));
+  };
   switch (type->kind()) {
-    case c10::TypeKind::ScalarTypeType: return borrow(torch::getTHPDtype(value.toScalarType()));
-    case c10::TypeKind::LayoutType: return borrow(torch::getTHPLayout(value.toLayout()));
-    case c10::TypeKind::MemoryFormatType: return borrow(torch::utils::getTHPMemoryFormat(value.toMemoryFormat()));
-    default: return {};
+    case c10::TypeKind::ScalarTypeType:
+      return borrow(torch::getTHPDtype(value.toScalarType()));
+    case c10::TypeKind::LayoutType:
+      return borrow(torch::getTHPLayout(value.toLayout()));
+    case c10::TypeKind::MemoryFormatType:
+      return borrow(torch::utils::getTHPMemoryFormat(value.toMemoryFormat()));
+    default:
+      return {};
   }
 }
 
@@ -52,8 +58,10 @@ std::pair<py::tuple, py::dict> to_python(const c10::OperatorHandle& op, c10::Arr
   for (size_t i = 0; i < arguments.size(); ++i) {
     py::object value = enumerator(arguments[i], values[i]);
     if (!value) value = torch::jit::toPyObject(values[i]);
-    if (arguments[i].kwarg_only()) kwargs[py::str(arguments[i].name())] = std::move(value);
-    else args.append(std::move(value));
+    if (arguments[i].kwarg_only())
+      kwargs[py::str(arguments[i].name())] = std::move(value);
+    else
+      args.append(std::move(value));
   }
   return {py::tuple(args), kwargs};
 }
@@ -66,8 +74,8 @@ void push_results(const c10::OperatorHandle& op, torch::jit::Stack* stack, const
   }
   if (returns.empty()) return;
   const auto items = py::cast<py::sequence>(out);
-  TORCH_CHECK(items.size() == returns.size(), op.schema().name(), ": the decomposition returned ", items.size(), " results, the operator has ",
-              returns.size());
+  TORCH_CHECK(items.size() == returns.size(), op.schema().name(), ": the decomposition returned ", items.size(),
+              " results, the operator has ", returns.size());
   for (size_t i = 0; i < returns.size(); ++i) stack->push_back(torch::jit::toIValue(items[i], returns[i].type()));
 }
 
@@ -121,22 +129,36 @@ void bind_routing(py::module& m) {
   m.def("reset_routes", &reset_python);
   m.def("set_tier_enabled", [](const std::string& name, bool enabled) {
     switch (tier_by_name(name)) {
-      case Tier::Native: set_native_enabled(enabled); break;
-      case Tier::Decompose: bridge::settings.enable_decompose = enabled; break;
-      case Tier::Library: bridge::settings.enable_library = enabled; break;
-      case Tier::Cpu: bridge::settings.enable_cpu = enabled; break;
+      case Tier::Native:
+        set_native_enabled(enabled);
+        break;
+      case Tier::Decompose:
+        bridge::settings.enable_decompose = enabled;
+        break;
+      case Tier::Library:
+        bridge::settings.enable_library = enabled;
+        break;
+      case Tier::Cpu:
+        bridge::settings.enable_cpu = enabled;
+        break;
     }
   });
   m.def("tier_enabled", [](const std::string& name) {
     switch (tier_by_name(name)) {
-      case Tier::Decompose: return bridge::settings.enable_decompose.load();
-      case Tier::Library: return bridge::settings.enable_library.load();
-      case Tier::Cpu: return bridge::settings.enable_cpu.load();
-      default: return true;
+      case Tier::Decompose:
+        return bridge::settings.enable_decompose.load();
+      case Tier::Library:
+        return bridge::settings.enable_library.load();
+      case Tier::Cpu:
+        return bridge::settings.enable_cpu.load();
+      default:
+        return true;
     }
   });
   m.def("set_uniop_enabled", &set_uniop_enabled);
-  m.def("pin", [](int device, const std::string& name, const std::string& tier) { bridge::pin(device, name, tier_by_name(tier)); });
+  m.def("pin", [](int device, const std::string& name, const std::string& tier) {
+    bridge::pin(device, name, tier_by_name(tier));
+  });
   m.def("unpin_all", &bridge::unpin_all);
   m.def("forbid_cpu", [](int change) { bridge::forbid_cpu_depth += change; });
   m.def("cpu_allowed", [] { return bridge::settings.enable_cpu.load() && bridge::forbid_cpu_depth == 0; });

@@ -24,6 +24,8 @@ def register_device(name: str = "flagos") -> list[torch.device]:
         AdapterError: the chip is not known or cannot be opened; the text says why and what to do.
         ProfileError: its profile is not valid.
     """
+    if not isinstance(name, str):
+        raise TypeError(f"a chip's name, a profile's file or an adapter library is needed, got {name!r}")
     own = torch._C._get_privateuse1_backend_name()
     _raise_if_unavailable()
     if name in ("flagos", own):

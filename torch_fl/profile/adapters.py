@@ -279,8 +279,10 @@ def discover() -> list[dict[str, Any]]:
             _fail(chip.library or chip.profile_path or chip.name, f"chip {chip.name} is left out: {chip.error}")
         else:
             specs.append(spec(chip, config, entry))
-    names = {asked["device_name"] for asked in _requested if asked["device_name"]}
-    specs = [found for found in specs if found["device_name"] not in names] + _requested
+    asked = {spec["device_name"]: spec for spec in _requested if spec["device_name"]}
+    # A chip asked for keeps its place in the configured order, so that fl:N does not depend on who was asked first.
+    specs = [asked.pop(found["device_name"], found) for found in specs]
+    specs += [spec for spec in _requested if not spec["device_name"] or spec["device_name"] in asked]
     return visible(specs, _env.get("TORCH_FL_VISIBLE_DEVICES"))
 
 

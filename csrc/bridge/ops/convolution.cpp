@@ -9,6 +9,7 @@
 
 #include "bridge/device_context.h"
 #include "bridge/lower.h"
+#include "bridge/ops/operands.h"
 
 namespace fl::bridge {
 
@@ -22,7 +23,13 @@ struct Options {
 };
 
 Call& add_attrs(Call& call, const Options& o, int64_t spatial) {
-  return call.attr(spatial).attrs(o.stride).attrs(o.padding).attrs(o.dilation).attr(o.transposed).attrs(o.output_padding).attr(o.groups);
+  return call.attr(spatial)
+      .attrs(o.stride)
+      .attrs(o.padding)
+      .attrs(o.dilation)
+      .attr(o.transposed)
+      .attrs(o.output_padding)
+      .attr(o.groups);
 }
 
 c10::DimVector output_sizes(const at::Tensor& input, const at::Tensor& weight, const Options& o) {
@@ -41,22 +48,33 @@ c10::DimVector output_sizes(const at::Tensor& input, const at::Tensor& weight, c
 c10::MemoryFormat format_of(const at::Tensor& input, const at::Tensor& weight) {
   const auto last = input.dim() == 5 ? c10::MemoryFormat::ChannelsLast3d : c10::MemoryFormat::ChannelsLast;
   if (input.dim() != 4 && input.dim() != 5) return c10::MemoryFormat::Contiguous;
-  return input.suggest_memory_format() == last || weight.suggest_memory_format() == last ? last : c10::MemoryFormat::Contiguous;
+  return input.suggest_memory_format() == last || weight.suggest_memory_format() == last
+             ? last
+             : c10::MemoryFormat::Contiguous;
 }
 
-at::Tensor convolution(const at::Tensor& input_, const at::Tensor& weight_, const std::optional<at::Tensor>& bias_, at::IntArrayRef stride,
-                       at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed, at::IntArrayRef output_padding, int64_t groups) {
+// The device all operands must be on: the first fl device among them.
+void check_devices(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& third) {
+  const at::Tensor& self = input.is_privateuseone() ? input : weight.is_privateuseone() ? weight : third;
+  for (const at::Tensor* t : {&input, &weight, &third}) check_device("convolution", "an operand", *t, self);
+}
+
+at::Tensor convolution(const at::Tensor& input_, const at::Tensor& weight_, const std::optional<at::Tensor>& bias_,
+                       at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed,
+                       at::IntArrayRef output_padding, int64_t groups) {
   static const int overload = overload_id("aten::convolution");
   const Options options{stride, padding, dilation, transposed, output_padding, groups};
+  check_devices(input_, weight_, bias_.value_or(at::Tensor()));
   DeviceContext context(input_.device());
   const auto fallback = [&] {
-    return next_tier<at::_ops::convolution>(input_, weight_, bias_, stride, padding, dilation, transposed, output_padding, groups);
+    return next_tier<at::_ops::convolution>(input_, weight_, bias_, stride, padding, dilation, transposed,
+                                            output_padding, groups);
   };
   if (transposed) {  // ATen leaves this check to its CPU kernels
     for (size_t d = 0; d < output_padding.size(); ++d)
       TORCH_CHECK(output_padding[d] < stride[d] || output_padding[d] < dilation[d],
-                  "output padding must be smaller than either stride or dilation, but got output_padding: ", output_padding,
-                  ", stride: ", stride, ", dilation: ", dilation);
+                  "output padding must be smaller than either stride or dilation, but got output_padding: ",
+                  output_padding, ", stride: ", stride, ", dilation: ", dilation);
   }
   if (!has_kernel(Uniop::convolution, input_)) return fallback();
   const auto format = format_of(input_, weight_);
@@ -78,19 +96,23 @@ at::Tensor sum_bias(const at::Tensor& grad) {
   return at::sum(grad, dims);
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor> backward(const at::Tensor& grad_, const at::Tensor& input_, const at::Tensor& weight_,
-                                                        at::OptionalIntArrayRef bias_sizes, at::IntArrayRef stride, at::IntArrayRef padding,
-                                                        at::IntArrayRef dilation, bool transposed, at::IntArrayRef output_padding,
-                                                        int64_t groups, std::array<bool, 3> mask) {
+std::tuple<at::Tensor, at::Tensor, at::Tensor> backward(const at::Tensor& grad_, const at::Tensor& input_,
+                                                        const at::Tensor& weight_, at::OptionalIntArrayRef bias_sizes,
+                                                        at::IntArrayRef stride, at::IntArrayRef padding,
+                                                        at::IntArrayRef dilation, bool transposed,
+                                                        at::IntArrayRef output_padding, int64_t groups,
+                                                        std::array<bool, 3> mask) {
   static const int overload = overload_id("aten::convolution_backward");
   const Options options{stride, padding, dilation, transposed, output_padding, groups};
+  check_devices(input_, weight_, grad_);
   DeviceContext context(input_.device());
   const auto fallback = [&] {
-    return next_tier<at::_ops::convolution_backward>(grad_, input_, weight_, bias_sizes, stride, padding, dilation, transposed, output_padding,
-                                                     groups, mask);
+    return next_tier<at::_ops::convolution_backward>(grad_, input_, weight_, bias_sizes, stride, padding, dilation,
+                                                     transposed, output_padding, groups, mask);
   };
-  if (!has_kernel(Uniop::convolution_backward_input, input_) || !has_kernel(Uniop::convolution_backward_weight, input_) ||
-      grad_.numel() == 0 || input_.numel() == 0 || weight_.numel() == 0)
+  if (!has_kernel(Uniop::convolution_backward_input, input_) ||
+      !has_kernel(Uniop::convolution_backward_weight, input_) || grad_.numel() == 0 || input_.numel() == 0 ||
+      weight_.numel() == 0)
     return fallback();
   const auto format = format_of(input_, weight_);
   const int64_t spatial = input_.dim() - 2;
@@ -115,13 +137,14 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> backward(const at::Tensor& grad_,
   return {grad_input, grad_weight, grad_bias};
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor> backward_overrideable(const at::Tensor& grad, const at::Tensor& input, const at::Tensor& weight,
-                                                                     at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation,
-                                                                     bool transposed, at::IntArrayRef output_padding, int64_t groups,
-                                                                     std::array<bool, 3> mask) {
+std::tuple<at::Tensor, at::Tensor, at::Tensor> backward_overrideable(const at::Tensor& grad, const at::Tensor& input,
+                                                                     const at::Tensor& weight, at::IntArrayRef stride,
+                                                                     at::IntArrayRef padding, at::IntArrayRef dilation,
+                                                                     bool transposed, at::IntArrayRef output_padding,
+                                                                     int64_t groups, std::array<bool, 3> mask) {
   const c10::DimVector bias_sizes{grad.size(1)};
-  return backward(grad, input, weight, at::OptionalIntArrayRef(at::IntArrayRef(bias_sizes)), stride, padding, dilation, transposed,
-                  output_padding, groups, mask);
+  return backward(grad, input, weight, at::OptionalIntArrayRef(at::IntArrayRef(bias_sizes)), stride, padding, dilation,
+                  transposed, output_padding, groups, mask);
 }
 
 }  // namespace

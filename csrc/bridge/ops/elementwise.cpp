@@ -36,8 +36,8 @@ namespace fl::bridge {
 namespace {
 
 // compute: the type to compute in where the iterator does not promote (its common type is then undefined).
-Elementwise what(Uniop uniop, int overload, OutType out = OutType::Same, c10::ScalarType compute = c10::ScalarType::Undefined,
-                 uint32_t keep = 0) {
+Elementwise what(Uniop uniop, int overload, OutType out = OutType::Same,
+                 c10::ScalarType compute = c10::ScalarType::Undefined, uint32_t keep = 0) {
   return Elementwise{uniop, out, false, keep, overload, compute};
 }
 
@@ -112,10 +112,14 @@ at::Tensor logit(const at::Tensor& self, std::optional<double> eps) {
 
 double highest(c10::ScalarType type) {
   switch (type) {
-    case at::kHalf: return 65504.0;
-    case at::kBFloat16: return 3.3895313892515355e38;
-    case at::kDouble: return std::numeric_limits<double>::max();
-    default: return std::numeric_limits<float>::max();
+    case at::kHalf:
+      return 65504.0;
+    case at::kBFloat16:
+      return 3.3895313892515355e38;
+    case at::kDouble:
+      return std::numeric_limits<double>::max();
+    default:
+      return std::numeric_limits<float>::max();
   }
 }
 at::Tensor& nan_to_num_out(const at::Tensor& self, std::optional<double> nan, std::optional<double> posinf,
@@ -131,7 +135,8 @@ at::Tensor& nan_to_num_out(const at::Tensor& self, std::optional<double> nan, st
   if (!self.is_complex()) {
     auto iter = at::TensorIterator::unary_op(out, self);
     const double most = highest(self.scalar_type());
-    if (run(what(Uniop::nan_to_num, overload), iter, nan.value_or(0.0), posinf.value_or(most), neginf.value_or(-most))) return out;
+    if (run(what(Uniop::nan_to_num, overload), iter, nan.value_or(0.0), posinf.value_or(most), neginf.value_or(-most)))
+      return out;
   }
   return next_tier<at::_ops::nan_to_num_out>(self, nan, posinf, neginf, out);
 }
@@ -140,7 +145,9 @@ at::Tensor& logical_not_out(const at::Tensor& self, at::Tensor& out) {
   static const int overload = overload_id("aten::logical_not.out");
   DeviceContext context(self.device());
   auto iter = at::TensorIteratorConfig().check_all_same_dtype(false).add_output(out).add_const_input(self).build();
-  return run(what(Uniop::logical_not, overload, OutType::Bool, self.scalar_type()), iter) ? out : next_tier<at::_ops::logical_not_out>(self, out);
+  return run(what(Uniop::logical_not, overload, OutType::Bool, self.scalar_type()), iter)
+             ? out
+             : next_tier<at::_ops::logical_not_out>(self, out);
 }
 
 template <class Op>
@@ -162,7 +169,12 @@ at::Tensor predicate(Uniop uniop, int overload, const at::Tensor& self) {
 bool fill(const at::Tensor& self, const c10::Scalar& value, int overload) {
   if (self.numel() == 0) return true;
   DeviceContext context(self.device());
-  auto iter = at::TensorIteratorConfig().set_check_mem_overlap(false).check_all_same_dtype(false).add_output(self).resize_outputs(false).build();
+  auto iter = at::TensorIteratorConfig()
+                  .set_check_mem_overlap(false)
+                  .check_all_same_dtype(false)
+                  .add_output(self)
+                  .resize_outputs(false)
+                  .build();
   return run(what(Uniop::fill, overload, OutType::Same, self.scalar_type()), iter, value);
 }
 at::Tensor& fill_scalar(at::Tensor& self, const c10::Scalar& value) {
@@ -170,7 +182,8 @@ at::Tensor& fill_scalar(at::Tensor& self, const c10::Scalar& value) {
   return fill(self, value, overload) ? self : next_tier<at::_ops::fill__Scalar>(self, value);
 }
 at::Tensor& fill_tensor(at::Tensor& self, const at::Tensor& value) {
-  TORCH_CHECK(value.dim() == 0, "fill_ only supports 0-dimension value tensor but got tensor with ", value.dim(), " dimensions.");
+  TORCH_CHECK(value.dim() == 0, "fill_ only supports 0-dimension value tensor but got tensor with ", value.dim(),
+              " dimensions.");
   if (value.device() != self.device()) return fill_scalar(self, value.item());
   self.copy_(value);  // stays on the device: no synchronisation
   return self;
@@ -222,13 +235,16 @@ at::Tensor backward(Uniop uniop, int overload, const at::Tensor& grad, const at:
 // ---- losses: per element, then reduced
 
 bool reduce_loss(const at::Tensor& each, int64_t reduction, at::Tensor& out) {
-  if (reduction == at::Reduction::Mean) at::mean_out(out, each, at::IntArrayRef{});
-  else at::sum_out(out, each, at::IntArrayRef{});
+  if (reduction == at::Reduction::Mean)
+    at::mean_out(out, each, at::IntArrayRef{});
+  else
+    at::sum_out(out, each, at::IntArrayRef{});
   return true;
 }
 
 template <class... Attrs>
-bool loss(Uniop uniop, const at::Tensor& self, const at::Tensor& target, int64_t reduction, const at::Tensor& out, const Attrs&... attrs) {
+bool loss(Uniop uniop, const at::Tensor& self, const at::Tensor& target, int64_t reduction, const at::Tensor& out,
+          const Attrs&... attrs) {
   if (!has_kernel(uniop, out)) return false;
   at::Tensor each = reduction == at::Reduction::None ? out : at::Tensor();
   auto iter = at::TensorIterator::borrowing_binary_op(each, self, target);
@@ -249,7 +265,8 @@ at::Tensor& where_out(const at::Tensor& condition, const at::Tensor& self, const
   DeviceContext context(out.device());
   const at::Tensor mask = condition.scalar_type() == at::kByte ? condition.to(at::kBool) : condition;
   const at::Tensor self_ = self.scalar_type() == type || (self.is_cpu() && self.dim() == 0) ? self : self.to(type);
-  const at::Tensor other_ = other.scalar_type() == type || (other.is_cpu() && other.dim() == 0) ? other : other.to(type);
+  const at::Tensor other_ =
+      other.scalar_type() == type || (other.is_cpu() && other.dim() == 0) ? other : other.to(type);
   const at::Tensor mask_ = mask.is_cpu() && mask.dim() == 0 ? mask.to(out.device()) : mask;
   auto iter = at::TensorIteratorConfig()
                   .check_all_same_dtype(false)
@@ -265,16 +282,20 @@ at::Tensor& where_out(const at::Tensor& condition, const at::Tensor& self, const
 }
 
 at::Tensor where(const at::Tensor& condition, const at::Tensor& self, const at::Tensor& other) {
-  const auto device = condition.is_privateuseone() ? condition.device() : self.is_privateuseone() ? self.device() : other.device();
+  const auto device = condition.is_privateuseone() ? condition.device()
+                      : self.is_privateuseone()    ? self.device()
+                                                   : other.device();
   for (const at::Tensor* t : {&condition, &self, &other})
-    TORCH_CHECK(t->device() == device || (t->is_cpu() && t->dim() == 0), "Expected all tensors to be on the same device, but got ",
-                t->device(), " and ", device, " in torch.where");
+    TORCH_CHECK(t->device() == device || (t->is_cpu() && t->dim() == 0),
+                "Expected all tensors to be on the same device, but got ", t->device(), " and ", device,
+                " in torch.where");
   at::Tensor out = empty({0}, at::result_type(self, other), device);
   return where_out(condition, self, other, out), out;
 }
 
 bool masked_fill(at::Tensor& self, const at::Tensor& mask, const c10::Scalar& value, int overload) {
-  TORCH_CHECK(mask.scalar_type() == at::kBool, "masked_fill_ only supports boolean masks, but got mask with dtype ", mask.scalar_type());
+  TORCH_CHECK(mask.scalar_type() == at::kBool, "masked_fill_ only supports boolean masks, but got mask with dtype ",
+              mask.scalar_type());
   DeviceContext context(self.device());
   const at::Tensor mask_ = mask.device() != self.device() && mask.dim() == 0 ? mask.to(self.device()) : mask;
   auto iter = at::TensorIteratorConfig()
@@ -292,7 +313,8 @@ at::Tensor& masked_fill_scalar(at::Tensor& self, const at::Tensor& mask, const c
   return masked_fill(self, mask, value, overload) ? self : next_tier<at::_ops::masked_fill__Scalar>(self, mask, value);
 }
 at::Tensor& masked_fill_tensor(at::Tensor& self, const at::Tensor& mask, const at::Tensor& value) {
-  TORCH_CHECK(value.dim() == 0, "masked_fill_ only supports a 0-dimensional value tensor, but got tensor with ", value.dim(), " dimension(s).");
+  TORCH_CHECK(value.dim() == 0, "masked_fill_ only supports a 0-dimensional value tensor, but got tensor with ",
+              value.dim(), " dimension(s).");
   if (value.is_cpu()) return masked_fill_scalar(self, mask, value.item());
   DeviceContext context(self.device());
   at::Tensor out = at::_ops::where_self::call(mask, value.to(self.scalar_type()), self);
@@ -303,7 +325,8 @@ at::Tensor& masked_fill_tensor(at::Tensor& self, const at::Tensor& mask, const a
 
 namespace lower {
 
-bool div_Tensor_mode(const at::Tensor& self, const at::Tensor& other, std::optional<c10::string_view> mode, const at::Tensor& out) {
+bool div_Tensor_mode(const at::Tensor& self, const at::Tensor& other, std::optional<c10::string_view> mode,
+                     const at::Tensor& out) {
   // meta() has checked the mode and promoted types; the iterator is rebuilt as the modes need different promotion.
   if (!mode) {
     auto iter = at::TensorIterator::binary_float_op(const_cast<at::Tensor&>(out), self, other);
@@ -316,7 +339,8 @@ bool div_Tensor_mode(const at::Tensor& self, const at::Tensor& other, std::optio
 bool mse_loss(const at::Tensor& self, const at::Tensor& target, int64_t reduction, const at::Tensor& out) {
   return loss(Uniop::mse, self, target, reduction, out);
 }
-bool smooth_l1_loss(const at::Tensor& self, const at::Tensor& target, int64_t reduction, double beta, const at::Tensor& out) {
+bool smooth_l1_loss(const at::Tensor& self, const at::Tensor& target, int64_t reduction, double beta,
+                    const at::Tensor& out) {
   return loss(Uniop::smooth_l1, self, target, reduction, out, beta);
 }
 
@@ -330,7 +354,8 @@ at::Tensor huber_loss(const at::Tensor& self, const at::Tensor& target, int64_t 
   DeviceContext context(self.device());
   at::Tensor each;
   auto iter = at::TensorIterator::borrowing_binary_op(each, self, target);
-  if (!run(what(Uniop::huber, overload), iter, delta)) return next_tier<at::_ops::huber_loss>(self, target, reduction, delta);
+  if (!run(what(Uniop::huber, overload), iter, delta))
+    return next_tier<at::_ops::huber_loss>(self, target, reduction, delta);
   if (reduction == at::Reduction::Mean) return at::mean(iter.output());
   if (reduction == at::Reduction::Sum) return at::sum(iter.output());
   return iter.output();
@@ -355,7 +380,11 @@ at::Tensor log_sigmoid_backward(const at::Tensor& grad, const at::Tensor& self, 
 
 bool lower_fill(const at::Tensor& out, const c10::Scalar& value) { return fill(out, value, kUncounted); }
 
-#define OVERLOAD(name) ([] { static const int id = overload_id("aten::" name); return id; }())
+#define OVERLOAD(name)                                \
+  ([] {                                               \
+    static const int id = overload_id("aten::" name); \
+    return id;                                        \
+  }())
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("relu", relu);
@@ -392,11 +421,14 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("huber_loss", huber_loss);
   m.impl("log_sigmoid_forward", log_sigmoid_forward);
   m.impl("log_sigmoid_backward", log_sigmoid_backward);
-  m.impl("hardtanh_backward", [](const at::Tensor& grad, const at::Tensor& self, const c10::Scalar& low, const c10::Scalar& high) {
-    return backward<at::_ops::hardtanh_backward>(Uniop::hardtanh_backward, OVERLOAD("hardtanh_backward"), grad, self, low, high);
-  });
+  m.impl("hardtanh_backward",
+         [](const at::Tensor& grad, const at::Tensor& self, const c10::Scalar& low, const c10::Scalar& high) {
+           return backward<at::_ops::hardtanh_backward>(Uniop::hardtanh_backward, OVERLOAD("hardtanh_backward"), grad,
+                                                        self, low, high);
+         });
   m.impl("hardswish_backward", [](const at::Tensor& grad, const at::Tensor& self) {
-    return backward<at::_ops::hardswish_backward>(Uniop::hardswish_backward, OVERLOAD("hardswish_backward"), grad, self);
+    return backward<at::_ops::hardswish_backward>(Uniop::hardswish_backward, OVERLOAD("hardswish_backward"), grad,
+                                                  self);
   });
   m.impl("mish_backward", [](const at::Tensor& grad, const at::Tensor& self) {
     return backward<at::_ops::mish_backward>(Uniop::mish_backward, OVERLOAD("mish_backward"), grad, self);

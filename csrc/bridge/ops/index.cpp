@@ -225,8 +225,10 @@ at::Tensor& index_put_impl(at::Tensor& self, const Indices& indices, const at::T
               "Index put requires the source and destination dtypes match, got ", self.scalar_type(),
               " for the destination and ", values.scalar_type(), " for the source.");
   if (plan.indices.empty()) {
-    if (accumulate) self.add_(values);
-    else self.copy_(values);
+    if (accumulate)
+      self.add_(values);
+    else
+      self.copy_(values);
     return self;
   }
   std::optional<c10::Scalar> value;
