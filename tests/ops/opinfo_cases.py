@@ -23,6 +23,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 DEVICE = torch.device("fl:1")
 NUM_SAMPLES = int(os.environ.get("FL_OPINFO_SAMPLES", "3"))
+DTYPE: torch.dtype = getattr(torch, os.environ.get("FL_OPINFO_DTYPE", "float32"))
 
 # Entries that test something a dense device does not have; everything else counts.
 LEFT_OUT = {
@@ -38,7 +39,7 @@ ARGUMENTS_ON_CPU = {"tensor_split"}
 UNINITIALIZED = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided", "resize_",
                  "resize_as_"}  # fmt: skip
 
-RTOL, ATOL = 1e-4, 1e-5
+RTOL, ATOL = {torch.float16: (1e-2, 1e-3), torch.bfloat16: (3e-2, 1e-2)}.get(DTYPE, (1e-4, 1e-5))
 # Operators whose float32 result is legitimately known less well: (rtol, atol).
 TOLERANCES: dict[str, tuple[float, float]] = {
     "matrix_exp": (1e-2, 1e-2),  # of norms near 50; the CPU is off by this much from float64, too
@@ -53,7 +54,12 @@ def op_name(op: OpInfo) -> str:
     return f"{op.name}.{op.variant_test_name}" if op.variant_test_name else op.name
 
 
-OPS: dict[str, OpInfo] = {op_name(op): op for op in op_db if op_name(op) not in LEFT_OUT}
+def _counts(op: OpInfo) -> bool:
+    """Other types than float32 are for looking around: only entries that support them."""
+    return op_name(op) not in LEFT_OUT and (DTYPE == torch.float32 or DTYPE in op.dtypes)
+
+
+OPS: dict[str, OpInfo] = {op_name(op): op for op in op_db if _counts(op)}
 
 
 @dataclass
@@ -72,8 +78,8 @@ class Mismatch(AssertionError):
 
 def dtype_of(op: OpInfo) -> torch.dtype:
     """float32, or the first type the operator supports (entries for CUDA only name none for the CPU)."""
-    if torch.float32 in op.dtypes:
-        return torch.float32
+    if DTYPE in op.dtypes:
+        return DTYPE
     order = (torch.float64, torch.complex64, torch.int64, torch.int32, torch.bool, torch.bfloat16, torch.float16)
     return next((d for d in order if d in op.dtypes), next(iter(op.dtypes), torch.float32))
 

@@ -40,7 +40,13 @@ def _where_no_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
         return NotImplemented if cpu_allowed() else function(*args, **kwargs)
 
+    run.last_resort = True
     return run
+
+
+def is_last_resort(function: Callable[..., Any]) -> bool:
+    """Tell whether a decomposition declines while the CPU tier may be used."""
+    return getattr(function, "last_resort", False)
 
 
 def cpu_allowed() -> bool:
@@ -97,7 +103,7 @@ def _from_torch(name: str, overload: Any) -> Callable[..., Any] | None:
 
 
 def _functional_implementation(functional: Any) -> Callable[..., Any]:
-    """The functional overload's decomposition, if it has one: a structured overload would only ask for its out= again."""
+    """The functional overload's decomposition, if any: a structured overload would only ask for its out= again."""
     name = functional.name()
     own = _registered.get(name)
     if not torch._C._dispatch_has_kernel_for_dispatch_key(name, "PrivateUse1"):
@@ -160,11 +166,12 @@ def _out_variant(functional: Any, names: list[str]) -> Callable[..., Any]:
         single = isinstance(results, torch.Tensor)
         for out, result in zip(outs, (results,) if single else results, strict=True):
             if not torch.can_cast(result.dtype, out.dtype):
-                raise RuntimeError(f"result type {_type_name(result)} can't be cast to the desired output type {_type_name(out)}")
+                raise RuntimeError(_cannot_cast(result, out))
             resize_output(out, result.shape)
             out.copy_(result)
         return outs[0] if single else tuple(outs)
 
+    run.last_resort = is_last_resort(functional)
     return run
 
 
@@ -174,7 +181,8 @@ def resize_output(out: torch.Tensor, shape: torch.Size) -> None:
         return
     if out.numel():
         warnings.warn(
-            f"An output with one or more elements was resized since it had shape {list(out.shape)}, which does not match "
+            "An output with one or more elements was resized since it had shape "
+            f"{list(out.shape)}, which does not match "
             f"the required output shape {list(shape)}. This behavior is deprecated, and in a future PyTorch release "
             "outputs will not be resized unless they have zero elements.",
             stacklevel=2,
@@ -188,16 +196,23 @@ def _inplace_variant(functional: Any) -> Callable[..., Any]:
         if result is NotImplemented:
             return NotImplemented
         if result.shape != self.shape:
-            raise RuntimeError(f"output with shape {list(self.shape)} doesn't match the broadcast shape {list(result.shape)}")
+            shapes = f"{list(self.shape)} doesn't match the broadcast shape {list(result.shape)}"
+            raise RuntimeError(f"output with shape {shapes}")
         if not torch.can_cast(result.dtype, self.dtype):
-            raise RuntimeError(f"result type {_type_name(result)} can't be cast to the desired output type {_type_name(self)}")
+            raise RuntimeError(_cannot_cast(result, self))
         return self.copy_(result)
 
+    run.last_resort = is_last_resort(functional)
     return run
 
 
-def _type_name(tensor: torch.Tensor) -> str:
-    names = {torch.float32: "Float", torch.float64: "Double", torch.float16: "Half", torch.int64: "Long", torch.int32: "Int",
-             torch.int16: "Short", torch.int8: "Char", torch.uint8: "Byte", torch.bool: "Bool", torch.bfloat16: "BFloat16",
-             torch.complex64: "ComplexFloat", torch.complex128: "ComplexDouble"}  # fmt: skip
-    return names.get(tensor.dtype, str(tensor.dtype))
+_TYPE_NAMES = {
+    torch.float32: "Float", torch.float64: "Double", torch.float16: "Half", torch.bfloat16: "BFloat16",
+    torch.int64: "Long", torch.int32: "Int", torch.int16: "Short", torch.int8: "Char", torch.uint8: "Byte",
+    torch.bool: "Bool", torch.complex64: "ComplexFloat", torch.complex128: "ComplexDouble",
+}  # fmt: skip
+
+
+def _cannot_cast(result: torch.Tensor, target: torch.Tensor) -> str:
+    names = [_TYPE_NAMES.get(t.dtype, str(t.dtype)) for t in (result, target)]
+    return f"result type {names[0]} can't be cast to the desired output type {names[1]}"

@@ -114,9 +114,12 @@ def _decompose_reason(name: str, base: str, has_uniops: bool) -> str:
         return "ATen composes it of other operators"
     if not has_uniops and any(_dispatches(o, "CompositeExplicitAutograd") for o in overloads):
         return "ATen composes it of other operators"
+    from torch_fl.ops.decompositions import is_last_resort
     from torch_fl.routing import _resolve
 
-    found = [o for o in overloads if _resolve("decompose", o) is not None]
+    found = {o: function for o in overloads if (function := _resolve("decompose", o)) is not None}
+    if found and _C.tier_enabled("cpu") and all(is_last_resort(f) for f in found.values()):
+        return f"none while the CPU tier, which is faster, is on ({', '.join(found)})"
     return f"decomposition of {', '.join(found)}" if found else "none"
 
 

@@ -21,9 +21,10 @@ def angle(self: Tensor) -> Tensor:
 
 @register("aten::frexp.Tensor")
 def frexp(self: Tensor) -> tuple[Tensor, Tensor]:
+    if self.dtype in (torch.float16, torch.bfloat16):
+        mantissa, exponent = frexp(self.float())
+        return mantissa.to(self.dtype), exponent
     layout = {torch.float32: (torch.int32, 23, 0xFF, 126), torch.float64: (torch.int64, 52, 0x7FF, 1022)}
-    if self.dtype not in layout:
-        raise NotImplementedError("frexp of half types")
     integer, bits, mask, bias = layout[self.dtype]
     tiny = self.abs() < torch.finfo(self.dtype).tiny
     raw = torch.where(tiny, self * 2.0 ** (bits + 1), self).contiguous().view(integer)
@@ -39,6 +40,8 @@ def polygamma(n: int, self: Tensor) -> Tensor:
     x = self if self.is_floating_point() else self.to(torch.get_default_dtype())
     if n < 0:
         raise RuntimeError("polygamma(n, x) does not support negative n.")
+    if x.dtype in (torch.float16, torch.bfloat16):
+        return polygamma(n, x.float()).to(x.dtype)
     if n == 0:
         return torch.digamma(x)
     if n == 1:
@@ -65,9 +68,10 @@ def _trigamma(x: Tensor) -> Tensor:
 @register("aten::logspace.out")
 def logspace_out(start: float, end: float, steps: int, base: float = 10.0, *, out: Tensor) -> Tensor:
     resize_output(out, torch.Size([steps]))
-    compute = out.dtype if out.is_floating_point() else torch.float32
-    exponents = torch.linspace(start, end, steps, dtype=compute, device=out.device)
-    return out.copy_(torch.pow(base, exponents))
+    kind = out.dtype
+    if not (kind.is_floating_point or kind.is_complex):
+        start, end, kind = int(start), int(end), torch.float64  # the ends are of the result's type
+    return out.copy_(torch.pow(base, torch.linspace(start, end, steps, dtype=kind, device=out.device)))
 
 
 @register("aten::pow.Scalar")

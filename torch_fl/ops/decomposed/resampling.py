@@ -8,12 +8,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from torch_fl.ops.decomposed.differentiated import gradients
-from torch_fl.ops.decompositions import register
+from torch_fl.ops.decompositions import from_torch, register
 
 Weights = Callable[..., Tensor]  # (input size, output size, align_corners, scale, device) -> [output, input]
 
@@ -116,6 +117,8 @@ def _register_linear() -> None:
 
     def forward(weights: Weights) -> Callable[..., Tensor]:
         def run(x: Tensor, output_size: Sequence[int], align_corners: bool, *scales: float | None) -> Tensor:
+            if not x.is_floating_point():
+                return NotImplemented  # PyTorch has a fixed-point form of its own for bytes
             return _forward(weights, x, output_size, align_corners, scales + (None,) * (len(output_size) - len(scales)))
 
         return run
@@ -149,8 +152,22 @@ def _register_nearest() -> None:
         register(f"aten::_upsample_nearest_exact{dims}_backward")(backward(0.5))
 
 
+def _register_floating() -> None:
+    """PyTorch's decompositions, but for bytes, which PyTorch interpolates in fixed point."""
+
+    def only_floating(function: Callable[..., Any]) -> Callable[..., Any]:
+        def run(x: Tensor, *args: Any, **kwargs: Any) -> Any:
+            return function(x, *args, **kwargs) if x.is_floating_point() else NotImplemented
+
+        return run
+
+    for name in ("aten::upsample_bilinear2d", "aten::upsample_bicubic2d"):
+        register(name)(only_floating(from_torch(name)))
+
+
 _register_linear()
 _register_nearest()
+_register_floating()
 
 
 @register("aten::replication_pad1d_backward", "aten::replication_pad2d_backward", "aten::replication_pad3d_backward")
@@ -227,9 +244,9 @@ def _grid_sample(input: Tensor, grid: Tensor, mode: int, padding: int, align_cor
     return total
 
 
-@register("aten::grid_sampler_3d")
-def grid_sampler_3d(input: Tensor, grid: Tensor, mode: int, padding: int, align_corners: bool) -> Tensor:
-    return _grid_sample(input, grid, mode, padding, align_corners)
+@register("aten::grid_sampler_2d", "aten::grid_sampler_3d")
+def grid_sampler(input: Tensor, grid: Tensor, mode: int, padding: int, align_corners: bool) -> Tensor:
+    return _grid_sample(_computing(input), _computing(grid), mode, padding, align_corners).to(input.dtype)
 
 
 @register("aten::grid_sampler_2d_backward", "aten::grid_sampler_3d_backward")
@@ -238,4 +255,6 @@ def grid_sampler_backward(grad_output: Tensor, input: Tensor, grid: Tensor, mode
     def sample(x: Tensor, g: Tensor) -> Tensor:
         return _grid_sample(x, g, mode, padding, align_corners)
 
-    return tuple(gradients(sample, (input, grid), (output_mask[0], True), grad_output))
+    operands = (_computing(input), _computing(grid))
+    found = gradients(sample, operands, (output_mask[0], True), _computing(grad_output))
+    return tuple(None if g is None else g.to(input.dtype) for g in found)

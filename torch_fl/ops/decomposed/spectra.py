@@ -149,6 +149,8 @@ def linalg_matrix_exp(self: Tensor) -> Tensor:
     n = self.size(-1)
     if self.numel() == 0:
         return self.clone()
+    if self.dtype in (torch.float16, torch.bfloat16):
+        return linalg_matrix_exp(self.float()).to(self.dtype)
     size = float(self.abs().sum(-2).amax().item())
     if not math.isfinite(size):
         return torch.full_like(self, math.nan)
