@@ -56,12 +56,14 @@ void dot_columns(const T* a, int64_t ld_a, const S* const* columns, int64_t dept
     step(k + kLane, 1);
   }
   for (; k + kLane <= depth; k += kLane) step(k, 0);
-  for (int r = 0; r < kRows; ++r) {
+  if (k < depth) {  // the tail in one step: short rows, as of small linear layers, are all tail
     for (int c = 0; c < kCount; ++c) {
-      T total = horizontal_sum<T>(sum[r][c][0] + sum[r][c][1]);
-      for (int64_t i = k; i < depth; ++i) total += a[r * ld_a + i] * static_cast<T>(columns[c][i]);
-      out[r * ld_out + c] = total;
+      const Vector<T> right = load_some(columns[c] + k, depth - k);
+      for (int r = 0; r < kRows; ++r) sum[r][c][1] += load_some(a + r * ld_a + k, depth - k) * right;
     }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int c = 0; c < kCount; ++c) out[r * ld_out + c] = horizontal_sum<T>(sum[r][c][0] + sum[r][c][1]);
   }
 }
 
