@@ -159,11 +159,13 @@ if __name__ == "__main__":
 
 
 def test_an_interrupt_ends_work_cleanly() -> None:
+    # A shell's background job starts with SIGINT ignored, and Python then leaves it so: ask for the usual handler.
     code = """
-import torch
+import signal, torch
+signal.signal(signal.SIGINT, signal.default_int_handler)
 x = torch.ones(256, 256, device="fl:1") / 256
-print("ready", flush=True)
 try:
+    print("ready", flush=True)
     while True:
         x = x @ x
         x.sum().item()
@@ -185,7 +187,8 @@ print(torch.ones(3, device="fl:1").sum().item(), flush=True)
 @pytest.mark.parametrize("number, code", [(signal.SIGINT, {1, -signal.SIGINT}), (signal.SIGTERM, {-signal.SIGTERM})])
 def test_an_interrupt_nobody_catches(number: int, code: set[int]) -> None:
     script = """
-import torch
+import signal, torch
+signal.signal(signal.SIGINT, signal.default_int_handler)
 m = torch.nn.Linear(64, 64).to("fl:1")
 print("ready", flush=True)
 while True:
