@@ -39,14 +39,15 @@ def train(model: torch.nn.Module, steps: int = 2, batch: int = 8) -> list[float]
     source = torch.Generator().manual_seed(1)
     losses = []
     for _ in range(steps):
-        x = torch.randn(batch, 8, generator=source).pin_memory().to(device, non_blocking=True)
+        raw = torch.randn(batch, 8, generator=source).pin_memory().to(device, non_blocking=True)
         y = torch.randint(4, (batch,), generator=source).to(device)
         side = torch.fl.Stream(device)
         side.wait_stream(torch.fl.current_stream(device))
         with torch.fl.stream(side):
-            x = x * 1.0
-            x.record_stream(side)
+            x = raw * 1.0
+            raw.record_stream(side)  # made on the current stream, read on the side stream, and the other way round
         torch.fl.current_stream(device).wait_stream(side)
+        x.record_stream(torch.fl.current_stream(device))
         loss = torch.nn.functional.cross_entropy(model(x), y)
         optimizer.zero_grad()
         loss.backward()
