@@ -14,13 +14,11 @@ def _device(index: int) -> torch.device:
     return torch.device(torch._C._get_privateuse1_backend_name(), index)
 
 
-def _wrap(index: int, stream_id: int) -> Stream:
-    device = _device(index)
-    return Stream(stream_id=stream_id, device_index=index, device_type=torch._C._autograd.DeviceType.PrivateUse1.value
-                  if hasattr(torch._C._autograd.DeviceType.PrivateUse1, "value") else _DEVICE_TYPE, device=device)
-
-
 _DEVICE_TYPE = 20  # c10::DeviceType::PrivateUse1
+
+
+def _wrap(index: int, stream_id: int) -> Stream:
+    return Stream(stream_id=stream_id, device_index=index, device_type=_DEVICE_TYPE)
 
 
 class Stream(torch.Stream):

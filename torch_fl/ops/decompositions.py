@@ -13,10 +13,6 @@ from typing import Any
 
 import torch
 
-# PyTorch's decompositions that are not the same operator: they lose aliasing, draw other random numbers, or are made
-# for tracing and wrong or much slower in eager mode.
-EXCLUDED = frozenset()
-
 _registered: dict[str, Callable[..., Any]] = {}
 
 
@@ -84,7 +80,7 @@ def _is_primitive(overload: Any) -> bool:
 def from_torch(name: str) -> Callable[..., Any] | None:
     """PyTorch's decomposition of an overload that we also have one for, imported when it is called; or None."""
     overload = _overload(name)
-    if overload is None or name in EXCLUDED:
+    if overload is None:
         return None
 
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -95,7 +91,7 @@ def from_torch(name: str) -> Callable[..., Any] | None:
 
 
 def _from_torch(name: str, overload: Any) -> Callable[..., Any] | None:
-    if name in EXCLUDED or _is_primitive(overload):
+    if _is_primitive(overload):
         return None
     from torch._decomp import decomposition_table
 
