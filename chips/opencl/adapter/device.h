@@ -46,6 +46,7 @@ struct Device {
   Platform* platform = nullptr;
   cl_device_id id = nullptr;
   std::string name, driver, uuid, arch;
+  std::string language = "1.2";  // for -cl-std: 3.0 where the device has it (2.x breaks vload and vstore on PoCL 3)
   bool cpu = false;       // CL_DEVICE_TYPE_CPU: kernels then take explicit vectors and one work-item per tile
   bool fp16 = false;      // arithmetic in half (storage in half is always there)
   bool fp64 = false;
@@ -89,6 +90,8 @@ struct Stream {
   // Two int32 words that kernels write: [0] != 0: an index was out of range, [1] != 0: integer division by zero. Read
   // and cleared by the next synchronisation. Under `mutex`.
   Place error_words();
+  // Called after each launch: now and then the queue is flushed, so that work starts without a synchronisation.
+  void queued();
 
   Place scratch_place;
   uint64_t scratch_bytes = 0;
