@@ -37,11 +37,10 @@ class DeviceAllocatorProxy final : public c10::DeviceAllocator {
   void copy_data(void* dst, const void* src, std::size_t bytes) const override {
     const int index = current_device();
     Stream& stream = current_stream(index);
-    TORCH_CHECK_NOT_IMPLEMENTED(stream.device->has(FL_CAP_POINTERS), "copy between bare pointers on fl:", index,
-                                ": this chip's memory has no addresses");
+    fl::Allocator& allocator = *stream.device->allocator;
+    const fl_memory to = allocator.locate(dst), from = allocator.locate(const_cast<void*>(src));
     std::lock_guard lock(stream.mutex);
-    const fl_status status = stream.device->adapter->copy_d2d(stream.handle, fl_memory{dst, nullptr, 0},
-                                                              fl_memory{const_cast<void*>(src), nullptr, 0}, bytes);
+    const fl_status status = stream.device->adapter->copy_d2d(stream.handle, to, from, bytes);
     if (status != FL_STATUS_OK) raise_status(*stream.device->adapter, index, status, "copy between storages");
   }
 

@@ -4,6 +4,7 @@
 #include <ATen/Dispatch.h>
 #include <c10/core/ScalarTypeToTypeMeta.h>
 
+#include "bridge/allocator.h"
 #include "bridge/settings.h"
 #include "core/error.h"
 
@@ -214,8 +215,10 @@ fl_scalar scalar(const c10::Scalar& value) {
 
 fl_memory memory_of(Device& device, const at::TensorBase& tensor, void* address) {
   if (device.has(FL_CAP_POINTERS)) return fl_memory{address, nullptr, 0};
-  const auto* block = static_cast<const Block*>(tensor.storage().data_ptr().get_context());
-  return memory_at(*block, address);
+  const c10::Storage& storage = tensor.storage();
+  if (const Block* block = block_of(storage.data_ptr())) return memory_at(*block, address);
+  if (storage.nbytes() == 0) return {};  // no elements, so no place
+  return device.allocator->locate(address);
 }
 
 Call& Call::absent(Operands& list) {

@@ -54,7 +54,7 @@ Block* CachingAllocator::allocate(uint64_t bytes, Stream& stream) {
   try {
     const PlainErrors plain;  // the bridge's exception is made after the lock is left
     std::lock_guard<SpinLock> lock(lock_);
-    const bool possible = bytes <= device_.total_memory;
+    const bool possible = bytes <= device_.total_memory && round_up(bytes, unit_) <= source_.max_segment();
     Chunk* chunk = possible ? allocate_slow(round_up(std::max<uint64_t>(bytes, 1), unit_), stream) : nullptr;
     if (chunk != nullptr) return hand_out(chunk, bytes);
     ++stats_.num_ooms;
@@ -135,9 +135,10 @@ Chunk* CachingAllocator::take_from_new_segment(uint64_t segment_size, uint64_t s
 }
 
 uint64_t CachingAllocator::segment_bytes(uint64_t size) const {
-  if (is_small(size)) return kSmallSegment;
-  if (size < kMinOwnSegment) return std::max(kLargeSegment, unit_);
-  return round_up(size, std::max(kSegmentRounding, unit_));
+  const uint64_t wanted = is_small(size)          ? kSmallSegment
+                          : size < kMinOwnSegment ? std::max(kLargeSegment, unit_)
+                                                  : round_up(size, std::max(kSegmentRounding, unit_));
+  return std::max(size, std::min(wanted, source_.max_segment() & ~(unit_ - 1)));
 }
 
 // Cuts the block to `size` if the rest is worth it; the rest becomes a free block.

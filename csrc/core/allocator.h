@@ -45,6 +45,9 @@ class Allocator {
   virtual void reset_accumulated_stats() = 0;
   virtual void reset_peak_stats() = 0;
   virtual std::vector<SegmentInfo> snapshot() = 0;
+  // The place behind an address inside some block, for memory that arrives without its block (DLPack, from_blob): on
+  // chips with opaque buffers the address alone says nothing to the adapter. Slow. Raises for what is not ours.
+  virtual fl_memory locate(void* address) = 0;
 };
 Allocator* make_allocator(Device& device);
 

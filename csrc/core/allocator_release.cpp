@@ -159,6 +159,23 @@ std::vector<SegmentInfo> CachingAllocator::snapshot() {
   return all;
 }
 
+fl_memory CachingAllocator::locate(void* address) {
+  if (device_.has(FL_CAP_POINTERS)) return fl_memory{address, nullptr, 0};
+  auto* place = static_cast<char*>(address);
+  {
+    std::lock_guard<SpinLock> lock(lock_);
+    for (const Segment* segment : segments_) {
+      if (place < segment->begin || place >= segment->begin + segment->bytes) continue;
+      const auto offset = static_cast<uint64_t>(place - static_cast<char*>(segment->base.address));
+      return fl_memory{address, segment->base.handle, segment->base.offset + offset};
+    }
+  }
+  raise(FL_STATUS_INVALID_ARGUMENT,
+        "an address outside all memory of " + device_label(device_) +
+            ": its buffers have no addresses of their own, so tensors over foreign memory cannot be used on it. Copy "
+            "the tensor to the device instead.");
+}
+
 std::string CachingAllocator::out_of_memory_text(uint64_t bytes) {
   uint64_t free = 0, total = device_.total_memory;
   const bool told = device_.adapter->memory_info(device_.ordinal, &free, &total) == FL_STATUS_OK;
@@ -180,8 +197,13 @@ std::string CachingAllocator::out_of_memory_text(uint64_t bytes) {
                      " reserved by this process, ";
   text += told ? bytes_text(free) + " is free of " + bytes_text(total) : "of " + bytes_text(total);
   if (device_.total_memory < total) text += " (this process may use " + bytes_text(device_.total_memory) + ")";
-  text += "; the largest free block is " + bytes_text(largest) + ". ";
-  if (bytes <= device_.total_memory && reserved - std::min(reserved, allocated) >= bytes) {
+  text += "; the largest free block is " + bytes_text(largest);
+  const bool too_large = bytes > source_.max_segment();
+  if (device_.max_allocation != 0) text += "; the largest single allocation is " + bytes_text(device_.max_allocation);
+  text += ". ";
+  if (too_large) {
+    text += "The device gives no more than that at once, however much is free: split the tensor.";
+  } else if (bytes <= device_.total_memory && reserved - std::min(reserved, allocated) >= bytes) {
     text +=
         "What is reserved lies in pieces: set max_split_bytes, so that large blocks stay whole, or allocate large "
         "tensors first.";

@@ -38,6 +38,7 @@ class CachingAllocator final : public Allocator {
   void reset_accumulated_stats() override;
   void reset_peak_stats() override;
   std::vector<SegmentInfo> snapshot() override;
+  fl_memory locate(void* address) override;
 
  private:
   static constexpr int kQuickClasses = 2048;

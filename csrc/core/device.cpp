@@ -2,12 +2,11 @@
 #include "device.h"
 
 #include <algorithm>
-#include <cctype>
-#include <cstring>
 #include <mutex>
 
 #include "allocator.h"
 #include "counters.h"
+#include "device_choice.h"
 #include "internal.h"
 #include "stream_pool.h"
 
@@ -17,6 +16,13 @@ namespace {
 struct OpenedSpec {
   std::string path, chip;  // of the adapter, resolved; the profile's name
   std::vector<int> indices;
+  bool chose = false;             // its profile has `match`
+  std::vector<int> ordinals;      // the adapter's devices that are this chip, those not visible too
+};
+
+// What a library's configure() was told, and by which chip's profile.
+struct GivenOption {
+  std::string value, chip;
 };
 
 // Guarded by `mutex`, which is never held while Discover runs: Discover takes Python's GIL, and a thread that holds the
@@ -27,6 +33,7 @@ struct Registry {
   std::vector<OpenedSpec> specs;
   std::vector<AdapterFailure> failures;
   std::map<int, std::string> lost;  // the vendor's words by device
+  std::map<std::string, std::map<std::string, GivenOption>> options;  // by adapter and key
   int num_found = 0;                // devices so far, before any was hidden: what a flat index in `visible` counts
 };
 
@@ -48,104 +55,7 @@ std::atomic<bool> opened{false};
 thread_local bool in_discover = false;
 thread_local int current = 0;
 
-// An output struct with room behind it, for an adapter newer than this host that writes a longer one.
-template <class T>
-struct Roomy {
-  T value{};
-  char room[256] = {};
-  Roomy() { value.struct_size = sizeof(T); }
-};
-
-struct Found {
-  int ordinal;
-  fl_device_properties properties;
-};
-
 std::string copy_text(const char* text) { return text != nullptr ? text : ""; }
-
-// "gpu-2" before "gpu-10": runs of digits compare as numbers.
-bool natural_less(const std::string& a, const std::string& b) {
-  size_t i = 0, j = 0;
-  const auto digit = [](char c) { return c >= '0' && c <= '9'; };
-  while (i < a.size() && j < b.size()) {
-    if (digit(a[i]) && digit(b[j])) {
-      size_t end_a = i, end_b = j;
-      while (end_a < a.size() && digit(a[end_a]))
-        ++end_a;
-      while (end_b < b.size() && digit(b[end_b]))
-        ++end_b;
-      while (i + 1 < end_a && a[i] == '0')
-        ++i;
-      while (j + 1 < end_b && b[j] == '0')
-        ++j;
-      if (end_a - i != end_b - j) return end_a - i < end_b - j;
-      const int order = a.compare(i, end_a - i, b, j, end_b - j);
-      if (order != 0) return order < 0;
-      i = end_a;
-      j = end_b;
-    } else {
-      if (a[i] != b[j]) return a[i] < b[j];
-      ++i;
-      ++j;
-    }
-  }
-  return a.size() - i < b.size() - j;
-}
-
-Found read_properties(const fl_adapter& adapter, int ordinal) {
-  Roomy<fl_device_properties> out;
-  const fl_status status = adapter.device_properties(ordinal, &out.value);
-  const std::string what = "device_properties(" + std::to_string(ordinal) + ")";
-  if (status != FL_STATUS_OK) raise_status(adapter, -1, status, what.c_str());
-  Found found{ordinal, out.value};
-  constexpr uint32_t kLeast = offsetof(fl_device_properties, total_memory) + sizeof(uint64_t);
-  if (found.properties.struct_size < kLeast) {
-    raise(FL_STATUS_INVALID_ARGUMENT, what + " of adapter '" + adapter.name + "' filled struct_size " +
-                                          std::to_string(found.properties.struct_size) + ", expected at least " +
-                                          std::to_string(kLeast) + ". Set it to sizeof(fl_device_properties).");
-  }
-  if (found.properties.struct_size < sizeof(fl_device_properties)) {
-    const size_t known = found.properties.struct_size;
-    std::memset(reinterpret_cast<char*>(&found.properties) + known, 0, sizeof(fl_device_properties) - known);
-  }
-  return found;
-}
-
-// The adapter's devices in the order that survives restarts.
-std::vector<Found> list_devices(const fl_adapter& adapter) {
-  int32_t count = 0;
-  const fl_status status = adapter.device_count(&count);
-  watch_process();  // the SDK is open now
-  if (status != FL_STATUS_OK) raise_status(adapter, -1, status, "device_count");
-  if (count <= 0) {
-    raise(FL_STATUS_UNAVAILABLE, std::string("adapter '") + adapter.name +
-                                     "' found no device. Check that the chip is plugged in and its driver is loaded.");
-  }
-  std::vector<Found> all;
-  for (int ordinal = 0; ordinal < count; ++ordinal)
-    all.push_back(read_properties(adapter, ordinal));
-  std::stable_sort(all.begin(), all.end(), [](const Found& a, const Found& b) {
-    return natural_less(copy_text(a.properties.uuid), copy_text(b.properties.uuid));
-  });
-  return all;
-}
-
-// Leaves the devices that a selector means: a flat index, a chip, chip:index or a uuid.
-void keep_visible(std::vector<Found>& found, const AdapterSpec& spec, const std::string& chip) {
-  const int first = registry().num_found;
-  registry().num_found += static_cast<int>(found.size());
-  if (spec.visible.empty()) return;
-  std::vector<Found> kept;
-  for (size_t i = 0; i < found.size(); ++i) {
-    const std::string names[] = {std::to_string(first + static_cast<int>(i)), chip, chip + ":" + std::to_string(i),
-                                 copy_text(found[i].properties.uuid)};
-    const bool wanted = std::any_of(std::begin(names), std::end(names), [&](const std::string& name) {
-      return std::find(spec.visible.begin(), spec.visible.end(), name) != spec.visible.end();
-    });
-    if (wanted) kept.push_back(found[i]);
-  }
-  found = std::move(kept);
-}
 
 void check_spec(const AdapterSpec& spec) {
   if (!(spec.memory_fraction > 0.0 && spec.memory_fraction <= 1.0)) {
@@ -187,6 +97,7 @@ std::unique_ptr<Device> make_device(const fl_adapter& adapter, const Found& foun
   device->capabilities = found.properties.capabilities;
   device->total_memory = memory_of(adapter, found, *spec);
   device->alignment = power_of_two_at_least(std::max<uint64_t>(found.properties.alignment, spec->alignment));
+  device->max_allocation = found.properties.max_allocation;
   device->multi_processor_count = found.properties.multi_processor_count;
   device->chip = spec->device_name.empty() ? adapter.name : spec->device_name;
   device->name = found.properties.name != nullptr ? found.properties.name : device->chip;
@@ -198,6 +109,75 @@ std::unique_ptr<Device> make_device(const fl_adapter& adapter, const Found& foun
   return device;
 }
 
+[[noreturn]] void refuse_option(const fl_adapter& adapter, const AdapterSpec& spec, const std::string& option,
+                                fl_status status, const std::string& reason) {
+  const std::string profile = spec.profile_path.empty() ? "" : " of profile " + spec.profile_path;
+  raise(status, "option " + option + profile + " is refused by adapter '" + adapter.name + "': " + reason);
+}
+
+// Tells the library one option. False: it does not know the key.
+bool give_option(const fl_adapter& adapter, const std::string& path, const std::string& chip, const AdapterSpec& spec,
+                 const std::string& key, const std::string& value) {
+  if (!FL_HAS(&adapter, configure)) return false;
+  auto& given = registry().options[path];
+  const auto before = given.find(key);
+  if (before != given.end() && before->second.value == value) return true;
+  const fl_status status = adapter.configure(key.c_str(), value.c_str());
+  if (status == FL_STATUS_UNIMPLEMENTED) return false;
+  if (status != FL_STATUS_OK) {
+    std::string reason = adapter_words(adapter, status);
+    if (status == FL_STATUS_FAILED_PRECONDITION) {
+      reason += ". Its devices are open already";
+      if (before != given.end()) {
+        reason += " with " + key + "=" + before->second.value + ", for chip " + before->second.chip;
+      }
+      reason += ": one process has one value for all chips of a library. Use the chips in two processes, or make their "
+                "profiles agree.";
+    }
+    refuse_option(adapter, spec, key + "=" + value, status, reason);
+  }
+  given[key] = GivenOption{value, chip};
+  return true;
+}
+
+// Before device_count(): the host's own options, which an adapter need not know, and the profile's, which it must.
+void configure(const fl_adapter& adapter, const std::string& path, const std::string& chip, const AdapterSpec& spec) {
+  if (spec.cache_dir) {
+    const std::string folder = spec.cache_dir->empty() ? "" : *spec.cache_dir + "/" + adapter.name;
+    give_option(adapter, path, chip, spec, "cache_dir", folder);
+    if (spec.cache_max_mb != 0) {
+      give_option(adapter, path, chip, spec, "cache_max_mb", std::to_string(spec.cache_max_mb));
+    }
+  }
+  for (const auto& [key, value] : spec.options) {
+    if (give_option(adapter, path, chip, spec, key, value)) continue;
+    refuse_option(adapter, spec, key, FL_STATUS_INVALID_ARGUMENT,
+                  FL_HAS(&adapter, configure) ? "it has no option of this name. Correct `options` in the profile."
+                                              : "it has no options at all. Remove `options` from the profile.");
+  }
+}
+
+// Leaves out what is another chip's already. Two profiles without `match` are two views of the same devices, as when a
+// chip emulates another; where one of them chooses, a device belongs to the first that chose it.
+void leave_out_taken(std::vector<Found>& found, const fl_adapter& adapter, const std::string& path,
+                     const AdapterSpec& spec, const std::string& chip) {
+  std::string owners;
+  for (const OpenedSpec& known : registry().specs) {
+    if (known.path != path || !(known.chose || !spec.match.empty())) continue;
+    const size_t before = found.size();
+    found.erase(std::remove_if(found.begin(), found.end(),
+                               [&](const Found& one) {
+                                 return std::find(known.ordinals.begin(), known.ordinals.end(), one.ordinal) !=
+                                        known.ordinals.end();
+                               }),
+                found.end());
+    if (found.size() != before) owners += (owners.empty() ? "" : ", ") + known.chip;
+  }
+  if (!found.empty()) return;
+  raise(FL_STATUS_NOT_FOUND, "no device of adapter '" + std::string(adapter.name) + "' is left for chip " + chip +
+                                 ": all that it could have are devices of " + owners + " already.");
+}
+
 // Under registry().mutex and PlainErrors. All devices of the spec or, if one cannot be opened, none.
 std::vector<int> open_spec(const AdapterSpec& given) {
   check_spec(given);
@@ -207,8 +187,17 @@ std::vector<int> open_spec(const AdapterSpec& given) {
   for (const OpenedSpec& known : registry().specs) {
     if (known.path == path && known.chip == chip) return known.indices;
   }
+  configure(adapter, path, chip, given);
   std::vector<Found> found = list_devices(adapter);
-  keep_visible(found, given, chip);
+  keep_matching(found, adapter, given, chip);
+  leave_out_taken(found, adapter, path, given, chip);
+  OpenedSpec opened_spec{path, chip, {}, !given.match.empty(), {}};
+  for (const Found& one : found)
+    opened_spec.ordinals.push_back(one.ordinal);
+  if (given.visible.empty() && given.max_devices >= 0 && found.size() > static_cast<size_t>(given.max_devices)) {
+    opened_spec.ordinals.resize(static_cast<size_t>(given.max_devices));
+  }
+  keep_visible(found, given, chip, registry().num_found);
   if (given.max_devices >= 0 && found.size() > static_cast<size_t>(given.max_devices)) {
     found.resize(static_cast<size_t>(given.max_devices));
   }
@@ -222,7 +211,6 @@ std::vector<int> open_spec(const AdapterSpec& given) {
   }
   const auto spec = std::make_shared<const AdapterSpec>(given);
   std::vector<std::unique_ptr<Device>> made;
-  OpenedSpec opened_spec{path, chip, {}};
   for (const Found& one : found) {
     opened_spec.indices.push_back(first + static_cast<int>(made.size()));
     made.push_back(make_device(adapter, one, spec, opened_spec.indices.back()));

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -41,6 +42,10 @@ struct AdapterSpec {
   uint64_t alignment = 64;
   uint64_t max_split_bytes = 0;  // 0: no limit
   double garbage_collection_threshold = 0.0;  // 0: off
+  std::map<std::string, std::string> match;    // "name", "arch", "uuid" -> glob; all must fit a device of this chip
+  std::map<std::string, std::string> options;  // of the library, for its configure()
+  std::optional<std::string> cache_dir;  // adapters keep files in it, each in its own folder; "": nowhere. Else unsaid
+  uint64_t cache_max_mb = 0;             // 0: no limit
 };
 
 struct Kernel {  // one resolved entry; lives for ever
@@ -59,6 +64,7 @@ class Device {
   std::shared_ptr<const AdapterSpec> spec;
   uint32_t capabilities = 0;  // FL_CAP_*
   uint64_t total_memory = 0;  // after limit and fraction
+  uint64_t max_allocation = 0;  // most bytes of one memory_alloc; 0: no limit of its own
   uint32_t alignment = 64;
   uint32_t multi_processor_count = 0;
   std::string chip, name, arch, uuid;  // chip = spec->device_name

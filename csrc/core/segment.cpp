@@ -35,24 +35,25 @@ fl_status SegmentSource::ask(uint64_t bytes, fl_memory& out) {
 }
 
 bool SegmentSource::take(uint64_t bytes, DeviceMemory& out) {
-  if (bytes > device_.total_memory || reserved_ > device_.total_memory - bytes) return false;
+  if (bytes > max_segment() || bytes > device_.total_memory || reserved_ > device_.total_memory - bytes) return false;
   uint64_t asked = bytes;
   if (ask(asked, out.raw) != FL_STATUS_OK) return false;
   out.base = out.raw;
   if (!device_.has(FL_CAP_POINTERS)) {
-    out.reserved_range = round_up(bytes, static_cast<uint64_t>(sysconf(_SC_PAGESIZE)));
-    void* range = mmap(nullptr, out.reserved_range, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (range == MAP_FAILED) {
+    const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+    out.range_bytes = round_up(bytes, page) + (device_.alignment > page ? device_.alignment : 0);
+    out.range = mmap(nullptr, out.range_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (out.range == MAP_FAILED) {
       device_.adapter->memory_free(device_.ordinal, out.raw);
       raise(FL_STATUS_INTERNAL, "cannot reserve " + std::to_string(bytes) + " bytes of address space for a buffer of " +
                                     device_label(device_) + ". Raise the limit on address space (ulimit -v).");
     }
-    out.base.address = range;
+    out.base.address = aligned_up(out.range, device_.alignment);
   } else if (aligned_up(out.raw.address, device_.alignment) != out.raw.address) {
     // The profile wants more than the chip gives by itself: take room to move to an aligned place.
     device_.adapter->memory_free(device_.ordinal, out.raw);
     asked = bytes + device_.alignment;
-    if (asked > device_.total_memory || reserved_ > device_.total_memory - asked) return false;
+    if (asked > max_segment() || asked > device_.total_memory || reserved_ > device_.total_memory - asked) return false;
     if (ask(asked, out.raw) != FL_STATUS_OK) return false;
     out.base = out.raw;
   }
@@ -71,7 +72,7 @@ void SegmentSource::give_back(const DeviceMemory& memory) {
     const fl_status status = device_.adapter->memory_free(device_.ordinal, memory.raw);
     if (status != FL_STATUS_OK) raise_status(*device_.adapter, device_.index, status, "memory_free");
   }
-  if (memory.reserved_range != 0) munmap(memory.base.address, memory.reserved_range);
+  if (memory.range_bytes != 0) munmap(memory.range, memory.range_bytes);
   reserved_ -= memory.asked;
   ++stats_.num_device_free;
   decrease(stats_.segment, 1);
@@ -83,7 +84,7 @@ void SegmentSource::give_back(const DeviceMemory& memory) {
 void SegmentSource::preallocate() {
   if (preallocated_) return;
   preallocated_ = true;
-  uint64_t wanted = std::min(device_.spec->prealloc_bytes, device_.total_memory);
+  uint64_t wanted = std::min({device_.spec->prealloc_bytes, device_.total_memory, max_segment()});
   if (wanted == 0) return;
   uint64_t free = 0, total = 0;
   if (device_.adapter->memory_info(device_.ordinal, &free, &total) == FL_STATUS_OK) wanted = std::min(wanted, free);

@@ -33,7 +33,8 @@ struct DeviceMemory {
   char* begin = nullptr;        // first aligned place
   uint64_t bytes = 0;           // usable, from begin
   uint64_t asked = 0;           // of the adapter
-  uint64_t reserved_range = 0;  // bytes of PROT_NONE address space, 0 if none
+  void* range = nullptr;        // PROT_NONE address space that stands for an opaque buffer
+  uint64_t range_bytes = 0;
 };
 
 // A range that blocks are cut from.
@@ -63,6 +64,8 @@ class SegmentSource {
   void release_idle_arena();
 
   uint64_t reserved() const { return reserved_; }
+  // Most bytes that the device gives at once.
+  uint64_t max_segment() const { return device_.max_allocation != 0 ? device_.max_allocation : ~uint64_t{0}; }
   uint64_t largest_arena_hole() const;
   // The arena's unused ranges, for the snapshot.
   std::vector<std::pair<char*, uint64_t>> arena_holes() const;

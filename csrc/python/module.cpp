@@ -64,6 +64,7 @@ py::dict device_info(int index) {
   out["adapter_path"] = d.spec->path;
   out["profile_path"] = d.spec->profile_path;
   out["total_memory"] = d.total_memory;
+  out["max_allocation"] = d.max_allocation;
   out["capabilities"] = capability_names(d.capabilities);
   out["alignment"] = d.alignment;
   out["multi_processor_count"] = d.multi_processor_count;
@@ -95,6 +96,14 @@ AdapterSpec to_spec(const py::dict& dict) {
       spec.dtypes = py::cast<std::vector<std::string>>(value);
     else if (name == "visible")
       spec.visible = py::cast<std::vector<std::string>>(value);
+    else if (name == "match")
+      spec.match = py::cast<std::map<std::string, std::string>>(value);
+    else if (name == "options")
+      spec.options = py::cast<std::map<std::string, std::string>>(value);
+    else if (name == "cache_dir")
+      spec.cache_dir = py::cast<std::string>(value);
+    else if (name == "cache_max_mb")
+      spec.cache_max_mb = py::cast<uint64_t>(value);
     else if (name == "memory_limit_bytes")
       spec.memory_limit_bytes = py::cast<uint64_t>(value);
     else if (name == "memory_fraction")

@@ -109,6 +109,7 @@ typedef struct fl_device_properties {
   uint64_t total_memory; /* bytes */
   uint32_t alignment;    /* bytes; memory_alloc results and kernel operands' bases */
   uint32_t multi_processor_count;
+  uint64_t max_allocation; /* most bytes of one memory_alloc; 0: no limit but the memory itself */
 } fl_device_properties;
 
 /* ----------------------------------------------------------- kernel calls */
@@ -220,7 +221,9 @@ typedef struct fl_adapter {
 
   /* copies, queued on stream. Required but for copy_peer. [object: stream]
    * copy_h2d from memory not of host_alloc has read the source when it returns; copy_d2h to such memory may block
-   * until the copy is done. copy_peer: between two devices of this adapter, on a stream of the source device. */
+   * until the copy is done. copy_peer: between two devices of this adapter, on a stream of the source device;
+   * UNIMPLEMENTED, before anything was queued: these two do not reach each other, and the host copies through its own
+   * memory. */
   fl_status (*copy_h2d)(fl_stream stream, fl_memory dst, const void* src, uint64_t bytes);
   fl_status (*copy_d2h)(fl_stream stream, void* dst, fl_memory src, uint64_t bytes);
   fl_status (*copy_d2d)(fl_stream stream, fl_memory dst, fl_memory src, uint64_t bytes);
@@ -230,7 +233,8 @@ typedef struct fl_adapter {
 
   /* streams. stream_create required. [object: stream] priority: 0 normal, negative = more urgent.
    * stream_query never blocks: OK idle, NOT_READY busy. stream_wait_event orders the later work of `stream` after
-   * the event and does not block the host. */
+   * the event, which may be another device's, and does not block the host; UNIMPLEMENTED: these two devices do not know
+   * each other's events, and the host waits instead. */
   fl_status (*stream_create)(int32_t device, int32_t priority, fl_stream* out_stream);
   fl_status (*stream_destroy)(fl_stream stream);
   fl_status (*stream_query)(fl_stream stream);
@@ -251,6 +255,18 @@ typedef struct fl_adapter {
    * in: the type the operation computes in; out: the type of its first output (differs for casts, comparisons …).
    * UNIMPLEMENTED: no kernel for these types. */
   fl_status (*kernel_find)(int32_t device, const char* uniop, fl_dtype in, fl_dtype out, fl_kernel* out_kernel);
+
+  /* options of the library as a whole. NULL: it has none. [any] Opens nothing, does not block.
+   * Called once per option, before device_count. Both texts are borrowed for the call only.
+   * The host's own keys, for which UNIMPLEMENTED means that the adapter has no use for them:
+   *   "cache_dir"     folder for what the adapter keeps on disk between processes; made by the adapter when it first
+   *                   writes there; "" = keep nothing on disk
+   *   "cache_max_mb"  most MiB to keep there, a decimal number; given only where there is a limit
+   * All other keys are the adapter's, from `options` of the chip's profile; numbers are decimal text, true and false
+   * are "true" and "false". UNIMPLEMENTED = unknown key, INVALID_ARGUMENT = unknown value: an error for the user.
+   * A second profile of the same library may come when devices are open already: the same key with the same value is
+   * not given again; with another value the adapter answers FAILED_PRECONDITION if it cannot change it any more. */
+  fl_status (*configure)(const char* key, const char* value);
 } fl_adapter;
 
 /* True if the table `a` is new enough to have `member` and the vendor filled it. */

@@ -113,7 +113,30 @@ static fl_status take_sync_status(void) {
 
 static const fl_error* last_error(void) { return &error; }
 
+static int opened;
+#ifndef TEST_PLAIN
+static char mode[32] = "fast";
+
+/* Knows cache_dir, and mode until devices are open. */
+static fl_status configure(const char* key, const char* value) {
+  ENTER();
+  ++control.configures;
+  if (strcmp(key, "cache_dir") == 0) {
+    strncpy(control.cache_dir, value, sizeof(control.cache_dir) - 1);
+    LEAVE(FL_STATUS_OK);
+  }
+  if (strcmp(key, "mode") != 0) LEAVE(fail(FL_STATUS_UNIMPLEMENTED, "TEST_KEY", "unknown key"));
+  if (strcmp(value, "fast") != 0 && strcmp(value, "slow") != 0) {
+    LEAVE(fail(FL_STATUS_INVALID_ARGUMENT, "TEST_VALUE", "mode is fast or slow"));
+  }
+  if (opened && strcmp(value, mode) != 0) LEAVE(fail(FL_STATUS_FAILED_PRECONDITION, "TEST_OPEN", "too late"));
+  strcpy(mode, value);
+  LEAVE(FL_STATUS_OK);
+}
+#endif
+
 static fl_status device_count(int32_t* out) {
+  opened = 1;
   *out = TEST_NUM_DEVICES;
   return FL_STATUS_OK;
 }
@@ -134,6 +157,7 @@ static fl_status device_properties(int32_t device, fl_device_properties* out) {
   out->total_memory = control.capacity;
   out->alignment = 64;
   out->multi_processor_count = 1;
+  out->max_allocation = control.max_allocation;
   return FL_STATUS_OK;
 }
 
@@ -149,6 +173,9 @@ static fl_status memory_info(int32_t device, uint64_t* out_free, uint64_t* out_t
 static fl_status memory_alloc(int32_t device, uint64_t bytes, fl_memory* out) {
   ENTER();
   ++control.allocs;
+  if (control.max_allocation && bytes > control.max_allocation) {
+    LEAVE(fail(FL_STATUS_INVALID_ARGUMENT, "TEST_TOO_MUCH", "the host knows how much is allowed at once"));
+  }
   if (control.alloc_status) LEAVE(fail(control.alloc_status, "TEST_ALLOC", "the test wants it"));
   const int injected = control.fail_alloc_in > 0 && --control.fail_alloc_in == 0;
   if (injected && --control.fail_alloc_count > 0) control.fail_alloc_in = 1;
@@ -251,6 +278,7 @@ static fl_status stream_query(fl_stream stream) {
 
 static fl_status stream_wait_event(fl_stream stream, fl_event event) {
   ENTER();
+  if (control.wait_status) LEAVE(fail(control.wait_status, "TEST_WAIT", "the test wants it"));
   if (event->stream != NULL) {
     struct op op = {.kind = OP_WAIT, .other = event->stream, .other_at = event->at};
     queue(stream, op);
@@ -353,6 +381,9 @@ static const fl_adapter table = {
     .event_elapsed = event_elapsed,
 #endif
     .kernel_find = kernel_find,
+#ifndef TEST_PLAIN
+    .configure = configure,
+#endif
 };
 
 FL_EXPORT const fl_adapter* fl_get_adapter(void) { return &table; }

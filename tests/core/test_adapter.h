@@ -21,6 +21,10 @@ struct test_control {
   int32_t kernel_status;    /* what kernel_find answers; 0 = by name */
   int32_t lost;             /* every call answers DEVICE_LOST */
   int32_t misalign;         /* memory_alloc gives addresses that are multiples of 64 only */
+  int32_t wait_status;      /* what stream_wait_event answers; 0 = it waits */
+  uint64_t max_allocation;  /* of one memory_alloc; 0 = any */
+  int64_t configures;       /* calls of configure */
+  char cache_dir[256];      /* as configure was told */
 };
 
 /* The control block, locked until test_unlock(). */

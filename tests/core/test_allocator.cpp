@@ -406,6 +406,47 @@ TEST(allocator_opaque_buffers_have_addresses) {
   CHECK_EQ(steer("opaque").state().used[2], 0u);
 }
 
+TEST(allocator_opaque_buffers_are_found_by_address) {
+  AdapterSpec wide = spec("opaque");
+  wide.alignment = 1u << 14;  // more than a page
+  Heap heap(wide);
+  Block* a = heap.get(1000);
+  Block* b = heap.get(5u << 20);
+  for (Block* block : {a, b}) {
+    CHECK_EQ(reinterpret_cast<uintptr_t>(block->ptr) % wide.alignment, 0u);
+    char* place = static_cast<char*>(block->ptr) + 77;
+    const fl_memory expected = memory_at(*block, place), found = heap.device.allocator->locate(place);
+    CHECK_EQ(found.handle, expected.handle);
+    CHECK_EQ(found.offset, expected.offset);
+    CHECK_EQ(found.address, expected.address);
+  }
+  char elsewhere = 0;
+  CHECK_RAISES(heap.device.allocator->locate(&elsewhere), FL_STATUS_INVALID_ARGUMENT, "Copy the tensor to the device");
+  heap.put(a);
+  heap.put(b);
+  heap.device.allocator->empty_cache();
+}
+
+TEST(allocator_asks_no_more_than_the_device_gives_at_once) {
+  steer().with([](test_control& control) { control.max_allocation = 6 * kMiB + 100; });
+  AdapterSpec from = spec();
+  from.prealloc_bytes = 32 * kMiB;
+  Heap heap(from);
+  steer().with([](test_control& control) { control.max_allocation = 0; });
+  CHECK_EQ(heap.device.max_allocation, 6 * kMiB + 100);
+  Block* a = heap.get(2 * kMiB);  // the usual 20 MiB for it are too much
+  Block* b = heap.get(6 * kMiB);
+  CHECK(a->ptr != b->ptr);
+  for (const SegmentInfo& segment : heap.device.allocator->snapshot()) CHECK(segment.size <= 6 * kMiB + 100);
+  CHECK_RAISES(heap.get(7 * kMiB), FL_STATUS_OUT_OF_MEMORY,
+               "; the largest single allocation is 6.00 MiB. The device gives no more than that at once");
+  CHECK_EQ(heap.stats().num_alloc_retries, 0);  // there was nothing to gain
+  heap.put(a);
+  heap.put(b);
+  heap.device.allocator->empty_cache();
+  check_consistent(heap.device);
+}
+
 TEST(allocator_pointer_blocks_use_addresses) {
   Heap heap;
   Block* a = heap.get(1000);

@@ -97,6 +97,67 @@ TEST(device_same_adapter_through_a_link) {
   unlink(link.c_str());
 }
 
+// ---------------------------------------------------------------- choice and options
+
+TEST(choice_by_match) {
+  AdapterSpec wanted = spec();
+  wanted.max_devices = -1;
+  wanted.match = {{"uuid", "test-1*"}, {"arch", "HOST"}};
+  const std::vector<int> indices = add_adapter(wanted);
+  CHECK_EQ(indices.size(), 2u);
+  CHECK_EQ(device(indices[0]).uuid, "test-1");
+  CHECK_EQ(device(indices[1]).uuid, "test-10");
+  AdapterSpec rest = spec();
+  rest.max_devices = -1;
+  CHECK_EQ(add_adapter(rest).size(), 1u);  // what another chip chose is not listed twice
+  AdapterSpec taken = spec();
+  taken.match = {{"name", "Test*"}};
+  CHECK_RAISES(add_adapter(taken), FL_STATUS_NOT_FOUND,
+               "is left for chip " + taken.device_name + ": all that it could have are devices of ");
+}
+
+TEST(choice_that_fits_nothing) {
+  AdapterSpec none = spec("opaque");
+  none.match = {{"arch", "gpu-*"}};
+  CHECK_RAISES(add_adapter(none), FL_STATUS_NOT_FOUND,
+               "is a " + none.device_name + ": `match` wants arch gpu-*, and there are: 'Test chip' (arch host, uuid "
+               "test-1); 'Test chip' (arch host, uuid test-2)");
+  none.match = {{"color", "red"}};
+  CHECK_RAISES(add_adapter(none), FL_STATUS_INVALID_ARGUMENT, "names 'color', expected name, arch or uuid");
+}
+
+TEST(options_of_a_library) {
+  AdapterSpec first = spec();
+  first.cache_dir = "/tmp/cache";
+  first.cache_max_mb = 5;  // unknown to the adapter, and the host's own: no error
+  first.options = {{"mode", "slow"}};
+  open(first);
+  CHECK_EQ(std::string(steer().state().cache_dir), "/tmp/cache/test");
+  const int64_t calls = steer().state().configures;
+  AdapterSpec same = spec();
+  same.cache_dir = "/tmp/cache";
+  same.options = {{"mode", "slow"}};
+  open(same);
+  CHECK_EQ(steer().state().configures, calls);  // nothing new to tell
+  AdapterSpec other = spec();
+  other.profile_path = "/p/other.json";
+  other.options = {{"mode", "fast"}};
+  CHECK_RAISES(add_adapter(other), FL_STATUS_FAILED_PRECONDITION,
+               "option mode=fast of profile /p/other.json is refused by adapter 'test': Failed precondition "
+               "(TEST_OPEN): too late. Its devices are open already with mode=slow, for chip " + first.device_name);
+  other.options = {{"mode", "odd"}};
+  CHECK_RAISES(add_adapter(other), FL_STATUS_INVALID_ARGUMENT, "option mode=odd of profile /p/other.json");
+  other.options = {{"color", "red"}};
+  CHECK_RAISES(add_adapter(other), FL_STATUS_INVALID_ARGUMENT,
+               "option color of profile /p/other.json is refused by adapter 'test': it has no option of this name");
+  AdapterSpec without = spec("plain");
+  without.cache_dir = "/tmp/cache";
+  open(without);
+  without = spec("plain");
+  without.options = {{"mode", "slow"}};
+  CHECK_RAISES(add_adapter(without), FL_STATUS_INVALID_ARGUMENT, "adapter 'test_plain': it has no options at all");
+}
+
 TEST(device_error_texts) {
   Device& one = open();
   CHECK_EQ(status_name(FL_STATUS_INVALID_ARGUMENT), "INVALID_ARGUMENT");

@@ -162,6 +162,24 @@ TEST(event_across_adapters_waits_on_the_host) {
   steer().release(producer.handle);
 }
 
+TEST(event_of_a_device_that_the_stream_does_not_know) {
+  Device& one = open();
+  Device& two = open();
+  Stream& producer = default_stream(one.index);
+  steer().hold(producer.handle);
+  char place = 0;
+  fill(producer, place, 3);
+  Event event;
+  event.record(producer);
+  steer().with([](test_control& control) { control.wait_status = FL_STATUS_UNIMPLEMENTED; });
+  event.wait(default_stream(two.index));
+  CHECK_EQ(int{place}, 3);  // the host has waited
+  steer().with([](test_control& control) { control.wait_status = FL_STATUS_INVALID_ARGUMENT; });
+  CHECK_RAISES(event.wait(default_stream(two.index)), FL_STATUS_INVALID_ARGUMENT, "stream_wait_event");
+  steer().with([](test_control& control) { control.wait_status = 0; });
+  steer().release(producer.handle);
+}
+
 TEST(event_without_adapter_events) {
   Device& plain = open("plain");
   Stream& stream = default_stream(plain.index);
