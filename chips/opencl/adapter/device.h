@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <shared_mutex>
 #include <string>
 #include <vector>
@@ -38,8 +39,12 @@ int size_of(Type type);            // bytes
 const char* token_of(Type type);   // the type's name in kernels/types.cl: "b8", "f32" …
 constexpr uint32_t bit(Type type) { return 1u << static_cast<int>(type); }
 
+class DeviceMemory;
 class Program;
 class ProgramStore;
+class Staging;
+
+struct Stream;
 
 struct Device {
   int ordinal = 0;
@@ -57,7 +62,13 @@ struct Device {
   uint64_t total_memory = 0, max_allocation = 0, local_memory = 0;
   uint32_t alignment = 64, compute_units = 1, max_group = 1;
   uint32_t types = 0;  // bit(Type) of those that kernels may use here
+  bool host_cpu = false;          // the device is the host's processor, whatever variant of kernels it takes
+  bool priorities = false;        // queues may have a priority
+  uint32_t flush_every = 1;       // launches after which a queue is flushed
+  std::unique_ptr<DeviceMemory> memory;
   std::unique_ptr<ProgramStore> programs;
+  std::shared_mutex streams_mutex;
+  std::set<Stream*> streams;  // the living ones
 
   cl_context context() const { return platform->context; }
 };
@@ -97,6 +108,17 @@ struct Stream {
   uint64_t scratch_bytes = 0;
   Place error_place;
   bool errors_possible = false;  // a kernel that can fail was queued since the last look
+
+  // Of stream.cpp and copy.cpp.
+  uint64_t work = 0;             // commands queued so far
+  uint32_t unflushed = 0;        // launches since the last flush
+  cl_event marker = nullptr;     // behind the first `marked` commands: what a query looks at
+  uint64_t marked = 0;
+  std::vector<Place> retired;    // scratch memory that queued work may still use
+  std::unique_ptr<Staging> staging;
+
+  Stream(Device& device, cl_command_queue queue);
+  ~Stream();
 };
 
 Device& device(int ordinal);  // throws Failure

@@ -18,8 +18,8 @@ struct Failure {
 
 const char* name_of(cl_int code);             // "CL_OUT_OF_RESOURCES"
 fl_status status_of(cl_int code);             // the canonical status
-[[noreturn]] void fail(cl_int code, std::string what);
-[[noreturn]] void fail(fl_status status, std::string text);  // no OpenCL code behind it
+// Throws Failure. `code`: OpenCL's own (negative), or, with no OpenCL code behind it, a canonical status (positive).
+[[noreturn]] void fail(int32_t code, std::string text);
 inline void check(cl_int code, const char* what) {
   if (__builtin_expect(code != CL_SUCCESS, 0)) fail(code, what);
 }
