@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "error.h"
+#include "icd.h"
 
 namespace ocl {
 
@@ -23,17 +24,15 @@ bool resolve(void* library, const char* name, Function& function) {
   return function != nullptr;
 }
 
-void* open_loader(const std::string& path, const std::vector<std::string>& more) {
+void* open_loader(const std::string& path) {
   if (!path.empty()) {
     if (void* library = dlopen(path.c_str(), RTLD_LOCAL | RTLD_NOW)) return library;
     const char* reason = dlerror();
     fail(FL_STATUS_UNAVAILABLE, "the OpenCL loader given by option `library` cannot be opened: " +
                                     std::string(reason != nullptr ? reason : path));
   }
-  std::vector<std::string> names = {"libOpenCL.so.1", "libOpenCL.so"};
-  names.insert(names.end(), more.begin(), more.end());
   std::string reasons;
-  for (const std::string& name : names) {
+  for (const std::string& name : loader_names()) {
     if (void* library = dlopen(name.c_str(), RTLD_LOCAL | RTLD_NOW)) return library;
     const char* reason = dlerror();
     reasons += (reasons.empty() ? "" : "; ") + std::string(reason != nullptr ? reason : name);
@@ -43,11 +42,11 @@ void* open_loader(const std::string& path, const std::vector<std::string>& more)
 
 }  // namespace
 
-const Api& load_api(const std::string& path, const std::vector<std::string>& more) {
+const Api& load_api(const std::string& path) {
   static std::mutex mutex;
   std::lock_guard<std::mutex> lock(mutex);
   if (loaded_api != nullptr) return *loaded_api;
-  void* library = open_loader(path, more);
+  void* library = open_loader(path);
   static Api api;
   std::string missing;
 #define OCL_REQUIRE(name, result, parameters) \

@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <vector>
 
 using cl_int = int32_t;
 using cl_uint = uint32_t;
@@ -209,9 +208,9 @@ struct UsmApi {
 };
 #undef OCL_MEMBER
 
-// Opens `path` or, if it is empty, the loader found by the usual names and then by those of `more`. Once: later calls
-// return the same table. Throws Failure FL_STATUS_UNAVAILABLE, which names what to install.
-const Api& load_api(const std::string& path, const std::vector<std::string>& more = {});
+// Opens `path`, or the loader found by the usual names if it is empty. Once: later calls return the same table.
+// Throws Failure FL_STATUS_UNAVAILABLE, which names what to install.
+const Api& load_api(const std::string& path);
 
 extern const Api* loaded_api;
 inline const Api& cl() { return __builtin_expect(loaded_api != nullptr, 1) ? *loaded_api : load_api(""); }

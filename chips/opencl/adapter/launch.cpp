@@ -123,8 +123,11 @@ size_t put_float(unsigned char* bytes, Type type, double value) {
 
 }  // namespace
 
+// A fraction is true, though its integer part is 0.
 Value::Value(Type type, const fl_scalar& scalar)
-    : size(is_float(type) ? put_float(bytes, type, as_double(scalar)) : put_integer(bytes, type, as_int(scalar))) {}
+    : size(is_float(type)       ? put_float(bytes, type, as_double(scalar))
+           : type == Type::Bool ? put_integer(bytes, type, as_double(scalar) != 0)
+                                : put_integer(bytes, type, as_int(scalar))) {}
 
 Value::Value(Type type, double value)
     : size(is_float(type) ? put_float(bytes, type, value) : put_integer(bytes, type, static_cast<int64_t>(value))) {}

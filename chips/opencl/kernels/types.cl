@@ -3,9 +3,12 @@
 //   MEM(T)                 what an element is in memory
 //   ACC(T)                 what it is computed in: float for f16 and bf16, uchar (0 or 1) for b8, else itself
 //   LOAD(T, p, i), STORE(T, p, i, value)       one element at p[i]
-//   LOAD16(T, p, i), STORE16(T, p, i, value)   sixteen at p[i …]; p + i aligned to the element only
-//   ACC16(T)                                   a vector of sixteen
-//   CONVERT(FROM, TO, x)   as PyTorch casts
+//   LOAD16(T, p, i), STORE16(T, p, i, value)   sixteen at p[i …]; p + i aligned to the element only. LOAD4, STORE4
+//   ACC16(T), ACC4(T)      vectors of sixteen, of four
+//   MASK16(T), MASK4(T)    what comparing them gives: signed integers of ACC(T)'s size, 0 or -1
+//   BITS16(T), BITS4(T)    unsigned integers of that size; TO_BITS16(T, x), FROM_BITS16(T, x) keep the bits
+//   CONDITION16(T, x)      the MASK16(T) that is true where the ACC16(b8) x is 1; CONDITION4
+//   CONVERT(FROM, TO, x)   as PyTorch casts; CONVERT16 and CONVERT4 for vectors
 // Kernel parameters: IN(T, x), OUT(T, x) stand for a base and an offset in elements; OPERAND_IN(T, x); or
 // OPERAND_OUT(T, x); at the start of the body declare the pointer x.
 #ifdef HAS_FP64
@@ -17,53 +20,77 @@
 #define CAT3_(a, b, c) a##b##c
 #define CAT3(a, b, c) CAT3_(a, b, c)
 
-typedef uchar mem_b8;
-typedef uchar mem_u8;
-typedef char mem_i8;
-typedef short mem_i16;
-typedef int mem_i32;
-typedef long mem_i64;
-typedef half mem_f16;
-typedef ushort mem_bf16;
-typedef float mem_f32;
+// Not `inline` alone: C99 then wants a definition elsewhere.
+#define FUNCTION static inline __attribute__((overloadable))
 
-typedef uchar acc_b8;
-typedef uchar acc_u8;
-typedef char acc_i8;
-typedef short acc_i16;
-typedef int acc_i32;
-typedef long acc_i64;
-typedef float acc_f16;
-typedef float acc_bf16;
-typedef float acc_f32;
-
-typedef uchar16 acc16_b8;
-typedef uchar16 acc16_u8;
-typedef char16 acc16_i8;
-typedef short16 acc16_i16;
-typedef int16 acc16_i32;
-typedef long16 acc16_i64;
-typedef float16 acc16_f16;
-typedef float16 acc16_bf16;
-typedef float16 acc16_f32;
-
+#define TYPE(T, MEMORY, COMPUTED, MASKED)                                                       \
+  typedef MEMORY mem_##T;                                                                       \
+  typedef COMPUTED acc_##T;                                                                     \
+  TYPE_VECTORS(T, COMPUTED, MASKED, 4)                                                          \
+  TYPE_VECTORS(T, COMPUTED, MASKED, 16)
+#define TYPE_VECTORS(T, COMPUTED, MASKED, N)                                                    \
+  typedef COMPUTED##N acc##N##_##T;                                                             \
+  typedef MASKED##N mask##N##_##T;                                                              \
+  typedef u##MASKED##N bits##N##_##T;                                                           \
+  static inline bits##N##_##T to_bits##N##_##T(COMPUTED##N x) { return as_u##MASKED##N(x); }    \
+  static inline COMPUTED##N from_bits##N##_##T(u##MASKED##N x) { return as_##COMPUTED##N(x); }  \
+  static inline uchar##N to_bool##N##_##T(COMPUTED##N x) {                                      \
+    return convert_uchar##N(x != (COMPUTED##N)0) & (uchar##N)1;                                 \
+  }                                                                                             \
+  static inline mask##N##_##T from_bool##N##_##T(uchar##N x) {                                  \
+    return convert_##MASKED##N(x) != (MASKED##N)0;                                              \
+  }
+TYPE(b8, uchar, uchar, char)
+TYPE(u8, uchar, uchar, char)
+TYPE(i8, char, char, char)
+TYPE(i16, short, short, short)
+TYPE(i32, int, int, int)
+TYPE(i64, long, long, long)
+TYPE(f16, half, float, int)
+TYPE(bf16, ushort, float, int)
+TYPE(f32, float, float, int)
 #ifdef HAS_FP64
-typedef double mem_f64;
-typedef double acc_f64;
-typedef double16 acc16_f64;
+TYPE(f64, double, double, long)
 #endif
 
 #define MEM(T) CAT(mem_, T)
 #define ACC(T) CAT(acc_, T)
+#define ACC4(T) CAT(acc4_, T)
 #define ACC16(T) CAT(acc16_, T)
+#define MASK4(T) CAT(mask4_, T)
+#define MASK16(T) CAT(mask16_, T)
+#define BITS4(T) CAT(bits4_, T)
+#define BITS16(T) CAT(bits16_, T)
+#define TO_BITS4(T, x) CAT(to_bits4_, T)(x)
+#define TO_BITS16(T, x) CAT(to_bits16_, T)(x)
+#define FROM_BITS4(T, x) CAT(from_bits4_, T)(x)
+#define FROM_BITS16(T, x) CAT(from_bits16_, T)(x)
+#define CONDITION4(T, x) CAT(from_bool4_, T)(x)
+#define CONDITION16(T, x) CAT(from_bool16_, T)(x)
+
+// Kernels that say how many LANES they take at a time (16 on a CPU, 4 on a GPU) may use these.
+#ifdef LANES
+#define WIDE(name) CAT(name, LANES)
+#define ACCV(T) WIDE(ACC)(T)
+#define MASKV(T) WIDE(MASK)(T)
+#define BITSV(T) WIDE(BITS)(T)
+#define TO_BITSV(T, x) WIDE(TO_BITS)(T, x)
+#define FROM_BITSV(T, x) WIDE(FROM_BITS)(T, x)
+#define CONDITIONV(T, x) WIDE(CONDITION)(T, x)
+#define LOADV(T, p, i) WIDE(LOAD)(T, p, i)
+#define STOREV(T, p, i, value) WIDE(STORE)(T, p, i, value)
+#define CONVERTV(FROM, TO, x) WIDE(CONVERT)(FROM, TO, x)
+#endif
 
 // ---- plain types: memory and computing type are one
 
-#define PLAIN_TYPE(T)                                                                                          \
-  inline ACC(T) load_##T(const __global MEM(T)* p, long i) { return p[i]; }                                    \
-  inline void store_##T(__global MEM(T)* p, long i, ACC(T) value) { p[i] = value; }                            \
-  inline ACC16(T) load16_##T(const __global MEM(T)* p, long i) { return vload16(0, p + i); }                   \
-  inline void store16_##T(__global MEM(T)* p, long i, ACC16(T) value) { vstore16(value, 0, p + i); }
+#define PLAIN_TYPE(T)                                                                                        \
+  static inline ACC(T) load_##T(const __global MEM(T)* p, long i) { return p[i]; }                           \
+  static inline void store_##T(__global MEM(T)* p, long i, ACC(T) value) { p[i] = value; }                   \
+  static inline ACC4(T) load4_##T(const __global MEM(T)* p, long i) { return vload4(0, p + i); }             \
+  static inline void store4_##T(__global MEM(T)* p, long i, ACC4(T) value) { vstore4(value, 0, p + i); }     \
+  static inline ACC16(T) load16_##T(const __global MEM(T)* p, long i) { return vload16(0, p + i); }          \
+  static inline void store16_##T(__global MEM(T)* p, long i, ACC16(T) value) { vstore16(value, 0, p + i); }
 PLAIN_TYPE(b8)
 PLAIN_TYPE(u8)
 PLAIN_TYPE(i8)
@@ -77,32 +104,40 @@ PLAIN_TYPE(f64)
 
 // ---- half: loaded and stored through float, so that no fp16 arithmetic is needed
 
-inline float load_f16(const __global half* p, long i) { return vload_half(0, p + i); }
-inline void store_f16(__global half* p, long i, float value) { vstore_half_rte(value, 0, p + i); }
-inline float16 load16_f16(const __global half* p, long i) { return vload_half16(0, p + i); }
-inline void store16_f16(__global half* p, long i, float16 value) { vstore_half16_rte(value, 0, p + i); }
+static inline float load_f16(const __global half* p, long i) { return vload_half(0, p + i); }
+static inline void store_f16(__global half* p, long i, float value) { vstore_half_rte(value, 0, p + i); }
+static inline float4 load4_f16(const __global half* p, long i) { return vload_half4(0, p + i); }
+static inline void store4_f16(__global half* p, long i, float4 value) { vstore_half4_rte(value, 0, p + i); }
+static inline float16 load16_f16(const __global half* p, long i) { return vload_half16(0, p + i); }
+static inline void store16_f16(__global half* p, long i, float16 value) { vstore_half16_rte(value, 0, p + i); }
 
 // ---- bfloat16: the upper half of a float, rounded to nearest even; NaN stays NaN
 
-inline float bf16_to_float(ushort bits) { return as_float((uint)bits << 16); }
-inline ushort bf16_from_float(float value) {
+static inline float bf16_to_float(ushort bits) { return as_float((uint)bits << 16); }
+static inline ushort bf16_from_float(float value) {
   uint bits = as_uint(value);
   uint rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
   return (ushort)(isnan(value) ? 0x7fc0u : rounded);
 }
-inline float load_bf16(const __global ushort* p, long i) { return bf16_to_float(p[i]); }
-inline void store_bf16(__global ushort* p, long i, float value) { p[i] = bf16_from_float(value); }
-inline float16 load16_bf16(const __global ushort* p, long i) {
-  return as_float16(convert_uint16(vload16(0, p + i)) << 16);
-}
-inline void store16_bf16(__global ushort* p, long i, float16 value) {
-  uint16 bits = as_uint16(value);
-  uint16 rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-  vstore16(convert_ushort16(select(rounded, (uint16)0x7fc0u, isnan(value))), 0, p + i);
-}
+static inline float load_bf16(const __global ushort* p, long i) { return bf16_to_float(p[i]); }
+static inline void store_bf16(__global ushort* p, long i, float value) { p[i] = bf16_from_float(value); }
+#define BF16_VECTORS(N)                                                                      \
+  static inline float##N load##N##_bf16(const __global ushort* p, long i) {                  \
+    return as_float##N(convert_uint##N(vload##N(0, p + i)) << 16);                           \
+  }                                                                                          \
+  static inline void store##N##_bf16(__global ushort* p, long i, float##N value) {           \
+    uint##N bits = as_uint##N(value);                                                        \
+    uint##N rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;                          \
+    rounded = value != value ? (uint##N)0x7fc0u : rounded;                                   \
+    vstore##N(convert_ushort##N(rounded), 0, p + i);                                         \
+  }
+BF16_VECTORS(4)
+BF16_VECTORS(16)
 
 #define LOAD(T, p, i) CAT(load_, T)(p, i)
 #define STORE(T, p, i, value) CAT(store_, T)(p, i, value)
+#define LOAD4(T, p, i) CAT(load4_, T)(p, i)
+#define STORE4(T, p, i, value) CAT(store4_, T)(p, i, value)
 #define LOAD16(T, p, i) CAT(load16_, T)(p, i)
 #define STORE16(T, p, i, value) CAT(store16_, T)(p, i, value)
 
@@ -119,16 +154,39 @@ inline void store16_bf16(__global ushort* p, long i, float16 value) {
 #define ERROR_INDEX(errors) errors[0] = 1
 #define ERROR_DIVISION(errors) errors[1] = 1
 
-// ---- conversions between computing types, as PyTorch casts: through int64 into narrow integers, != 0 into bool
+// ---- conversions between computing types, as PyTorch casts: != 0 into bool; into narrow integers through a wide one
 
 #define TO_b8(x) ((uchar)((x) != 0))
 #define TO_u8(x) ((uchar)(long)(x))
-#define TO_i8(x) ((char)(long)(x))
-#define TO_i16(x) ((short)(long)(x))
-#define TO_i32(x) ((int)(long)(x))
+#define TO_i8(x) ((char)(int)(x))
+#define TO_i16(x) ((short)(int)(x))
+#define TO_i32(x) ((int)(x))
 #define TO_i64(x) ((long)(x))
 #define TO_f16(x) ((float)(x))
 #define TO_bf16(x) ((float)(x))
 #define TO_f32(x) ((float)(x))
 #define TO_f64(x) ((double)(x))
 #define CONVERT(FROM, TO, x) CAT(TO_, TO)(x)
+
+#define TO4_b8(FROM, x) CAT(to_bool4_, FROM)(x)
+#define TO4_u8(FROM, x) convert_uchar4(convert_long4(x))
+#define TO4_i8(FROM, x) convert_char4(convert_int4(x))
+#define TO4_i16(FROM, x) convert_short4(convert_int4(x))
+#define TO4_i32(FROM, x) convert_int4(x)
+#define TO4_i64(FROM, x) convert_long4(x)
+#define TO4_f16(FROM, x) convert_float4(x)
+#define TO4_bf16(FROM, x) convert_float4(x)
+#define TO4_f32(FROM, x) convert_float4(x)
+#define TO4_f64(FROM, x) convert_double4(x)
+#define CONVERT4(FROM, TO, x) CAT(TO4_, TO)(FROM, x)
+#define TO16_b8(FROM, x) CAT(to_bool16_, FROM)(x)
+#define TO16_u8(FROM, x) convert_uchar16(convert_long16(x))
+#define TO16_i8(FROM, x) convert_char16(convert_int16(x))
+#define TO16_i16(FROM, x) convert_short16(convert_int16(x))
+#define TO16_i32(FROM, x) convert_int16(x)
+#define TO16_i64(FROM, x) convert_long16(x)
+#define TO16_f16(FROM, x) convert_float16(x)
+#define TO16_bf16(FROM, x) convert_float16(x)
+#define TO16_f32(FROM, x) convert_float16(x)
+#define TO16_f64(FROM, x) convert_double16(x)
+#define CONVERT16(FROM, TO, x) CAT(TO16_, TO)(FROM, x)

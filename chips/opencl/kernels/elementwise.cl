@@ -1,0 +1,147 @@
+// The two kernels of an elementwise operation: `dense` for operands that all lie dense, `strided` for any layout and
+// for inputs passed by value. ops/elementwise.cpp defines
+//   T, TR          the computing type and the result's; TX, TY, TZ: the inputs'
+//   ARITY          number of inputs, 0 to 3; MIXED: one of them is bool and T is not
+//   EXPRESSION     the result in terms of x, y, z, the attributes a, b, c, d, and `at`, the position of the first lane
+//   LANES, NDIM    values at a time; dims that `strided` walks
+//   HAS_ATTRIBUTES, RESULT_IS_MASK, CHECK_DIVISOR (a 0 in an integer y is told to the host)
+// A file before this one may define struct Attributes and USE_ATTRIBUTES its own way.
+// Each work-item takes `chunk` elements in row-major order: many on a CPU, LANES on a GPU.
+
+#if HAS_ATTRIBUTES
+#define ATTRIBUTES , const struct Attributes attributes
+#define PASS_ATTRIBUTES , attributes
+#ifndef USE_ATTRIBUTES
+struct Attributes {
+  S a, b, c, d;
+};
+#define USE_ATTRIBUTES const V a = C(attributes.a), b = C(attributes.b), c = C(attributes.c), d = C(attributes.d)
+#endif
+#else
+#define ATTRIBUTES
+#define PASS_ATTRIBUTES
+#define USE_ATTRIBUTES
+#endif
+
+#if CHECK_DIVISOR
+#define CHECK , ERRORS
+#define PASS_CHECK , errors_base, errors_offset
+#define USE_CHECK OPERAND_ERRORS; if (any(y == C(0))) ERROR_DIVISION(errors)
+#else
+#define CHECK
+#define PASS_CHECK
+#define USE_CHECK
+#endif
+
+// ---- inputs: a row has a base, a stride, and a value that stands for all if the stride is 0
+
+struct Layout {
+  long size[NDIM];
+  long stride[ARITY + 1][NDIM];  // of the output, then of the inputs
+  ulong immediate[ARITY + 1];    // values of inputs that are not in memory; an ACC(TYPE) in the first bytes
+  int immediates;                // bit k: input k is one, counted from 1
+};
+
+#define KERNEL_INPUT(TYPE, p, k) , IN(TYPE, p)
+#define ROW_INPUT(TYPE, p, k) , const __global MEM(TYPE) * p##_row, long p##_stride, ACCV(TYPE) p##_value
+#define FETCH_INPUT(TYPE, p, k) const ACCV(TYPE) p = CAT(fetch_, TYPE)(p##_row, p##_stride, p##_value, i, left);
+#define PASS_DENSE(TYPE, p, k) , p##_base + p##_offset + begin, 1, (ACCV(TYPE))(ACC(TYPE))0
+#define PASS_STRIDED(TYPE, p, k)                                                         \
+  , p##_base + p##_offset + offset[k], layout.stride[k][NDIM - 1],                       \
+      CAT(value_, TYPE)(p##_base + p##_offset + offset[k], layout.stride[k][NDIM - 1],   \
+                        layout.immediates >> k & 1, layout.immediate[k])
+
+#if ARITY == 0
+#define EACH_INPUT(WHAT)
+#elif ARITY == 1
+#define EACH_INPUT(WHAT) WHAT(TX, x, 1)
+#elif ARITY == 2
+#define EACH_INPUT(WHAT) WHAT(TX, x, 1) WHAT(TY, y, 2)
+#else
+#define EACH_INPUT(WHAT) WHAT(TX, x, 1) WHAT(TY, y, 2) WHAT(TZ, z, 3)
+#endif
+
+// fetch: elements i … of a row; lanes from `left` on repeat the first. value: the one value of a row of stride 0.
+#define DEFINE_INPUT(TYPE)                                                                                          \
+  static inline ACCV(TYPE) CAT(fetch_, TYPE)(const __global MEM(TYPE)* row, long stride, ACCV(TYPE) value, long i,  \
+                                             int left) {                                                            \
+    if (stride == 0) return value;                                                                                  \
+    if (stride == 1 && left == LANES) return LOADV(TYPE, row, i);                                                   \
+    ACC(TYPE) lane[LANES];                                                                                          \
+    for (int k = 0; k < LANES; ++k) lane[k] = LOAD(TYPE, row, (i + (k < left ? k : 0)) * stride);                   \
+    return WIDE(vload)(0, lane);                                                                                    \
+  }                                                                                                                 \
+  static inline ACCV(TYPE) CAT(value_, TYPE)(const __global MEM(TYPE)* row, long stride, int immediate,             \
+                                             ulong bits) {                                                          \
+    if (immediate) return (ACCV(TYPE))(*(const ACC(TYPE)*)&bits);                                                   \
+    return (ACCV(TYPE))(stride == 0 ? LOAD(TYPE, row, 0) : (ACC(TYPE))0);                                           \
+  }
+#if ARITY > 0
+DEFINE_INPUT(T)
+#endif
+#if MIXED
+DEFINE_INPUT(b8)
+#endif
+
+// ---- the work
+
+// `count` elements of one row; `at`: the position of the first in the output.
+static inline void run(__global MEM(TR)* out, long out_stride EACH_INPUT(ROW_INPUT), long at, long count
+                       ATTRIBUTES CHECK) {
+  USE_ATTRIBUTES;
+  for (long i = 0; i < count; i += LANES, at += LANES) {
+    const int left = (int)min((long)LANES, count - i);
+    EACH_INPUT(FETCH_INPUT)
+    USE_CHECK;
+#if RESULT_IS_MASK
+    const ACCV(b8) result = WIDE(convert_uchar)(EXPRESSION) & (ACCV(b8))(uchar)1;
+#else
+    const ACCV(TR) result = EXPRESSION;
+#endif
+    if (out_stride == 1 && left == LANES) {
+      STOREV(TR, out, i, result);
+    } else {
+      ACC(TR) lane[LANES];
+      WIDE(vstore)(result, 0, lane);
+      for (int k = 0; k < left; ++k) STORE(TR, out, (i + k) * out_stride, lane[k]);
+    }
+  }
+}
+
+__kernel void dense(OUT(TR, out) EACH_INPUT(KERNEL_INPUT), long n, long chunk ATTRIBUTES CHECK) {
+  const long begin = get_global_id(0) * chunk;
+  if (begin >= n) return;
+  run(out_base + out_offset + begin, 1 EACH_INPUT(PASS_DENSE), begin, min(chunk, n - begin) PASS_ATTRIBUTES PASS_CHECK);
+}
+
+__kernel void strided(OUT(TR, out) EACH_INPUT(KERNEL_INPUT), long n, long chunk, const struct Layout layout
+                      ATTRIBUTES CHECK) {
+  long begin = get_global_id(0) * chunk;
+  if (begin >= n) return;
+  const long end = min(begin + chunk, n);
+  long index[NDIM], offset[ARITY + 1];
+  for (int k = 0; k <= ARITY; ++k) offset[k] = 0;
+  long rest = begin;
+  for (int d = NDIM - 1; d >= 0; --d) {
+    const long quotient = rest / layout.size[d];
+    index[d] = rest - quotient * layout.size[d];
+    rest = quotient;
+    for (int k = 0; k <= ARITY; ++k) offset[k] += index[d] * layout.stride[k][d];
+  }
+  while (true) {
+    const long count = min(layout.size[NDIM - 1] - index[NDIM - 1], end - begin);
+    run(out_base + out_offset + offset[0], layout.stride[0][NDIM - 1] EACH_INPUT(PASS_STRIDED), begin,
+        count PASS_ATTRIBUTES PASS_CHECK);
+    begin += count;
+    if (begin >= end) break;
+    // The row is done: to the start of the next one.
+    for (int k = 0; k <= ARITY; ++k) offset[k] -= index[NDIM - 1] * layout.stride[k][NDIM - 1];
+    index[NDIM - 1] = 0;
+    for (int d = NDIM - 2; d >= 0; --d) {
+      for (int k = 0; k <= ARITY; ++k) offset[k] += layout.stride[k][d];
+      if (++index[d] < layout.size[d]) break;
+      for (int k = 0; k <= ARITY; ++k) offset[k] -= index[d] * layout.stride[k][d];
+      index[d] = 0;
+    }
+  }
+}
