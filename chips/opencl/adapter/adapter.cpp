@@ -10,11 +10,6 @@
 
 namespace ocl {
 
-Options& options() {
-  static auto* set = new Options;
-  return *set;
-}
-
 namespace {
 
 Stream& stream_of(fl_stream stream) {
@@ -40,13 +35,14 @@ fl_status device_properties(int32_t ordinal, fl_device_properties* out) {
     out->capabilities = FL_CAP_IN_PLACE;
     if (d.mode != MemoryMode::Buffer) out->capabilities |= FL_CAP_POINTERS;
     if (d.fine_grained) out->capabilities |= FL_CAP_HOST_VISIBLE;
-    if (device_count() > 1) out->capabilities |= FL_CAP_PEER;
+    if (d.platform->num_devices > 1) out->capabilities |= FL_CAP_PEER;
     out->uuid = d.uuid.c_str();
     out->name = d.name.c_str();
     out->arch = d.arch.c_str();
     out->total_memory = d.total_memory;
     out->alignment = d.alignment;
     out->multi_processor_count = d.compute_units;
+    out->max_allocation = d.max_allocation;
   });
 }
 
@@ -102,7 +98,7 @@ fl_status copy_peer(fl_stream stream, int32_t dst_device, fl_memory dst, int32_t
       fail(FL_STATUS_INVALID_ARGUMENT, "copy_peer from device " + std::to_string(src_device) + " on a stream of device " +
                                            std::to_string(source.device->ordinal));
     }
-    copy_to_peer(source, device(dst_device), dst, src, bytes);
+    return copy_to_peer(source, device(dst_device), dst, src, bytes);
   });
 }
 
@@ -194,6 +190,7 @@ fl_adapter make_table() {
   table.event_synchronize = event_synchronize;
   table.event_elapsed = event_elapsed;
   table.kernel_find = kernel_find;
+  table.configure = configure;
   return table;
 }
 

@@ -6,7 +6,6 @@
 #include <mutex>
 
 #include "error.h"
-#include "icd.h"
 
 namespace ocl {
 
@@ -24,15 +23,17 @@ bool resolve(void* library, const char* name, Function& function) {
   return function != nullptr;
 }
 
-void* open_loader(const std::string& path) {
+void* open_loader(const std::string& path, const std::vector<std::string>& more) {
   if (!path.empty()) {
     if (void* library = dlopen(path.c_str(), RTLD_LOCAL | RTLD_NOW)) return library;
     const char* reason = dlerror();
     fail(FL_STATUS_UNAVAILABLE, "the OpenCL loader given by option `library` cannot be opened: " +
                                     std::string(reason != nullptr ? reason : path));
   }
+  std::vector<std::string> names = {"libOpenCL.so.1", "libOpenCL.so"};
+  names.insert(names.end(), more.begin(), more.end());
   std::string reasons;
-  for (const std::string& name : loader_names()) {
+  for (const std::string& name : names) {
     if (void* library = dlopen(name.c_str(), RTLD_LOCAL | RTLD_NOW)) return library;
     const char* reason = dlerror();
     reasons += (reasons.empty() ? "" : "; ") + std::string(reason != nullptr ? reason : name);
@@ -42,11 +43,11 @@ void* open_loader(const std::string& path) {
 
 }  // namespace
 
-const Api& load_api(const std::string& path) {
+const Api& load_api(const std::string& path, const std::vector<std::string>& more) {
   static std::mutex mutex;
   std::lock_guard<std::mutex> lock(mutex);
   if (loaded_api != nullptr) return *loaded_api;
-  void* library = open_loader(path);
+  void* library = open_loader(path, more);
   static Api api;
   std::string missing;
 #define OCL_REQUIRE(name, result, parameters) \

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 using cl_int = int32_t;
 using cl_uint = uint32_t;
@@ -208,9 +209,9 @@ struct UsmApi {
 };
 #undef OCL_MEMBER
 
-// Opens `path`, or the loader found by the usual names if it is empty. Once: later calls return the same table.
-// Throws Failure FL_STATUS_UNAVAILABLE, which names what to install.
-const Api& load_api(const std::string& path);
+// Opens `path` or, if it is empty, the loader found by the usual names and then by those of `more`. Once: later calls
+// return the same table. Throws Failure FL_STATUS_UNAVAILABLE, which names what to install.
+const Api& load_api(const std::string& path, const std::vector<std::string>& more = {});
 
 extern const Api* loaded_api;
 inline const Api& cl() { return __builtin_expect(loaded_api != nullptr, 1) ? *loaded_api : load_api(""); }

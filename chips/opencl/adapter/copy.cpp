@@ -153,25 +153,15 @@ void copy_on_device(Stream& stream, const fl_memory& dst, const fl_memory& src, 
   queue_copy(stream, to, from, bytes);
 }
 
-void copy_to_peer(Stream& stream, Device& to, const fl_memory& dst, const fl_memory& src, uint64_t bytes) {
-  if (bytes == 0) return;
+fl_status copy_to_peer(Stream& stream, Device& to, const fl_memory& dst, const fl_memory& src, uint64_t bytes) {
   Device& from = *stream.device;
   const Place target = to.memory->checked(dst, bytes, "copy_peer to");
   const Place source = from.memory->checked(src, bytes, "copy_peer from");
-  if (to.context() == from.context() && to.mode == from.mode) {
-    std::lock_guard<std::mutex> lock(stream.mutex);
-    return queue_copy(stream, target, source, bytes);
-  }
-  // Nothing crosses between platforms: through host memory, in pieces, waiting.
-  const std::unique_ptr<Stream> sink(create_stream(to, 0));
-  constexpr uint64_t kPiece = 16u << 20;
-  std::vector<char> piece(std::min(bytes, kPiece));
+  if (to.context() != from.context() || to.mode != from.mode) return FL_STATUS_UNIMPLEMENTED;  // the host copies
+  if (bytes == 0) return FL_STATUS_OK;
   std::lock_guard<std::mutex> lock(stream.mutex);
-  for (uint64_t done = 0; done < bytes; done += piece.size()) {
-    const uint64_t now = std::min<uint64_t>(piece.size(), bytes - done);
-    queue_read(stream, piece.data(), source.plus(done), now, true);
-    queue_write(*sink, target.plus(done), piece.data(), now, true);
-  }
+  queue_copy(stream, target, source, bytes);
+  return FL_STATUS_OK;
 }
 
 void fill_device(Stream& stream, const fl_memory& dst, uint8_t value, uint64_t bytes) {

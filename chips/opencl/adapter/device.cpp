@@ -2,6 +2,7 @@
 #include "device.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cctype>
 #include <cstring>
 
@@ -120,7 +121,7 @@ void describe(Device& device) {
 
 struct All {
   std::mutex mutex;
-  bool opened = false;
+  std::atomic<bool> opened{false};
   std::vector<std::unique_ptr<Platform>> platforms;
   std::vector<std::unique_ptr<Device>> devices;  // live as long as the process, as does what is queued on them
 };
@@ -136,6 +137,7 @@ void open_platform(All& list, const FoundPlatform& found) {
   platform->name = found.name;
   platform->vendor = found.vendor;
   platform->version = found.version;
+  platform->num_devices = static_cast<int>(found.devices.size());
   platform->usm = usm_of(found.id);
   const cl_context_properties properties[] = {static_cast<cl_context_properties>(CL_CONTEXT_PLATFORM),
                                               reinterpret_cast<cl_context_properties>(found.id), 0};
@@ -158,7 +160,6 @@ void open_platform(All& list, const FoundPlatform& found) {
 }
 
 void open(All& list) {
-  load_api(options().library);
   std::vector<std::string> reasons;
   for (const FoundPlatform& found : find_platforms(reasons)) {
     const size_t before = list.devices.size();
@@ -175,11 +176,14 @@ void open(All& list) {
 
 int device_count() {
   All& list = all();
+  if (list.opened) return static_cast<int>(list.devices.size());
   std::lock_guard<std::mutex> lock(list.mutex);
   if (!list.opened) open(list);
   list.opened = true;
   return static_cast<int>(list.devices.size());
 }
+
+bool devices_open() { return all().opened; }
 
 Device& device(int ordinal) {
   const int count = device_count();

@@ -27,6 +27,7 @@ struct Platform {
   cl_platform_id id = nullptr;
   std::string name, vendor, version;
   cl_context context = nullptr;  // of all its devices, so that copies and events cross between them
+  int num_devices = 0;
   UsmApi usm;                    // null functions where the platform has no USM
 };
 

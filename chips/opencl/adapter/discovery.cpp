@@ -7,6 +7,10 @@
 #include <map>
 #include <set>
 
+#include "icd.h"
+#include "probe.h"
+#include "runtime.h"
+
 namespace ocl {
 namespace {
 
@@ -135,12 +139,13 @@ std::string language_of(cl_device_id device) {
 }
 
 std::vector<FoundPlatform> find_platforms(std::vector<std::string>& reasons) {
+  const Vendors vendors;
+  load_api(options().library, vendors.loaders());
   cl_uint count = 0;
-  std::vector<FoundPlatform> result;
-  const cl_int code = cl().GetPlatformIDs(0, nullptr, &count);
-  if (code != CL_SUCCESS || count == 0) return result;
+  if (cl().GetPlatformIDs(0, nullptr, &count) != CL_SUCCESS) count = 0;
   std::vector<cl_platform_id> ids(count);
-  if (cl().GetPlatformIDs(count, ids.data(), nullptr) != CL_SUCCESS) return result;
+  if (count != 0 && cl().GetPlatformIDs(count, ids.data(), nullptr) != CL_SUCCESS) ids.clear();
+  std::vector<FoundPlatform> result;
   std::set<std::string> seen;
   for (const cl_platform_id id : ids) {
     FoundPlatform found = describe(id);
@@ -153,14 +158,22 @@ std::vector<FoundPlatform> find_platforms(std::vector<std::string>& reasons) {
       continue;
     }
     name_devices(found);
-    if (seen.insert(identity(found)).second) result.push_back(std::move(found));
+    if (!seen.insert(identity(found)).second) continue;
+    const std::string reason = probe(found);
+    if (reason.empty()) {
+      result.push_back(std::move(found));
+    } else {
+      reasons.push_back(reason);
+    }
   }
+  for (std::string& failure : vendors.failures()) reasons.push_back(std::move(failure));
   return result;
 }
 
 std::string no_device_text(const std::vector<std::string>& reasons) {
-  std::string text = "the OpenCL loader is here but no platform can be used";
-  for (const std::string& reason : reasons) text += "; " + reason;
+  std::string text = "the OpenCL loader is here but ";
+  text += reasons.empty() ? "finds no platform" : "no platform can be used: ";
+  for (size_t i = 0; i < reasons.size(); ++i) text += (i == 0 ? "" : "; ") + reasons[i];
   return text + ". Install a runtime: `apt install pocl-opencl-icd` (PoCL, any CPU), `pip install intel-opencl-rt "
                 "intel-cmplr-lib-rt` (Intel's CPU runtime), or your GPU vendor's OpenCL driver";
 }

@@ -14,7 +14,7 @@ struct FoundPlatform {
   std::vector<std::string> uuids;  // of devices
 };
 
-// Those that can be used; why others cannot is added to `reasons`, one sentence each.
+// Opens the loader. Those that can be used; why others cannot is added to `reasons`, one sentence each.
 std::vector<FoundPlatform> find_platforms(std::vector<std::string>& reasons);
 
 // What to tell when nothing can be used.

@@ -7,18 +7,22 @@
 
 namespace ocl {
 
-// Set by `configure` before the first device_count.
+// Set by configure() before the devices are opened; constant afterwards.
 struct Options {
-  std::string cache_dir;                      // the host's cache folder; empty: nothing is kept on disk
-  std::string library;                        // path of the OpenCL loader; empty: the usual names
-  enum class Memory { Auto, Usm, Svm, Buffer } memory = Memory::Auto;
-  enum class DeviceType { Auto, Cpu, Gpu } device_type = DeviceType::Auto;  // forces the variant of kernels
-  enum class Probe { Auto, Always, Never } probe = Probe::Auto;             // try a platform in a child process first
+  std::string cache_dir;           // this adapter's own folder; empty: nothing is kept on disk
+  uint64_t cache_max_bytes = 512ull << 20;
+  std::string library;             // path of the OpenCL loader; empty: the usual names
+  enum class Memory : uint8_t { Auto, Usm, Svm, Buffer } memory = Memory::Auto;
+  enum class DeviceType : uint8_t { Auto, Cpu, Gpu } device_type = DeviceType::Auto;  // forces the variant of kernels
+  enum class Probe : uint8_t { Auto, Always, Never } probe = Probe::Auto;  // try a platform in a child process first
 };
-Options& options();
+const Options& options();
+
+fl_status configure(const char* key, const char* value) noexcept;
 
 // Opens all platforms at the first call. Throws Failure FL_STATUS_UNAVAILABLE, with the reasons, if there is no device.
 int device_count();
+bool devices_open();
 
 // launch.cpp
 fl_status kernel_find(int32_t device, const char* uniop, fl_dtype in, fl_dtype out, fl_kernel* out_kernel);

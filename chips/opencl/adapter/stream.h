@@ -29,7 +29,7 @@ void destroy_event(Event* event);
 void copy_to_device(Stream& stream, const fl_memory& dst, const void* src, uint64_t bytes);
 void copy_to_host(Stream& stream, void* dst, const fl_memory& src, uint64_t bytes);
 void copy_on_device(Stream& stream, const fl_memory& dst, const fl_memory& src, uint64_t bytes);
-void copy_to_peer(Stream& stream, Device& to, const fl_memory& dst, const fl_memory& src, uint64_t bytes);
+fl_status copy_to_peer(Stream& stream, Device& to, const fl_memory& dst, const fl_memory& src, uint64_t bytes);
 void fill_device(Stream& stream, const fl_memory& dst, uint8_t value, uint64_t bytes);
 
 // Commands on bare places, for this adapter's own memory. Under stream.mutex.
