@@ -70,8 +70,8 @@ const Trial kTrials[] = {
      "#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n"
      "kernel void probe(global const uchar* in, global float* out) {\n"
      "  size_t i = get_global_id(0);\n"
-     "  double x = 1.0 + (double)i * 1e-12;\n"
-     "  out[i] = (float)((x - 1.0) * 1e12 + 0.5);\n"
+     "  double x = 1.0 + (double)i * 0x1p-40;\n"
+     "  out[i] = (float)((x - 1.0) * 0x1p40 + 0.5);\n"
      "}\n",
      [](size_t i) { return static_cast<float>(static_cast<double>(i) + 0.5); }},
 };
