@@ -8,12 +8,12 @@ typedef struct {
 } direct_t;
 
 // The coordinate along dim d of the source at a tap of a destination's position; -1 outside.
-inline int source_at(const direct_t* p, int d, int position, int tap) {
+static inline int source_at(const direct_t* p, int d, int position, int tap) {
   const int at = position * p->step[d] - p->padding[d] + tap * p->dilation[d];
   return at < p->extent_in[d] ? max(at, -1) : -1;
 }
 // The inverse; -1 if no destination reads this source there.
-inline int destination_at(const direct_t* p, int d, int source, int tap) {
+static inline int destination_at(const direct_t* p, int d, int source, int tap) {
   const int at = source + p->padding[d] - tap * p->dilation[d];
   if (at < 0 || at % p->step[d] != 0) return -1;
   return at / p->step[d] < p->extent_out[d] ? at / p->step[d] : -1;

@@ -3,10 +3,10 @@
 typedef ACC(T) acc;
 typedef VEC vec;
 
-inline int floor_div(int a, int b) { return a >= 0 ? a / b : -((b - 1 - a) / b); }
+static inline int floor_div(int a, int b) { return a >= 0 ? a / b : -((b - 1 - a) / b); }
 
 // to[i] = from[i * step], count > 0
-inline void copy_line(__global acc* to, const __global MEM(T)* from, long step, int count) {
+static inline void copy_line(__global acc* to, const __global MEM(T)* from, long step, int count) {
   if (step == 1 && count >= 16) {
     for (int i = 0; i < count - 16; i += 16) STORE16(LINE, to, i, LOAD16(T, from, i));
     STORE16(LINE, to, count - 16, LOAD16(T, from, count - 16));
@@ -25,7 +25,7 @@ inline void copy_line(__global acc* to, const __global MEM(T)* from, long step, 
 }
 
 // line[i] = row[(x0 + i * step) * stride] where that is inside [0, extent), else 0. inside: the row exists.
-inline void fill_line(__global acc* line, const __global MEM(T)* row, int x0, int step, int extent, long stride,
+static inline void fill_line(__global acc* line, const __global MEM(T)* row, int x0, int step, int extent, long stride,
                       int width, int inside) {
   const int low = !inside ? width : x0 >= 0 ? 0 : min(width, (-x0 + step - 1) / step);
   const int high = x0 < extent ? max(low, min(width, (extent - x0 + step - 1) / step)) : low;
@@ -35,7 +35,7 @@ inline void fill_line(__global acc* line, const __global MEM(T)* row, int x0, in
 }
 
 // to[i * stride] = from[i] + add
-inline void write_line(__global MEM(T)* to, long stride, const __global acc* from, acc add, int count) {
+static inline void write_line(__global MEM(T)* to, long stride, const __global acc* from, acc add, int count) {
   if (stride == 1 && count >= 16) {
     for (int i = 0; i < count - 16; i += 16) STORE16(T, to, i, LOAD16(LINE, from, i) + add);
     STORE16(T, to, count - 16, LOAD16(LINE, from, count - 16) + add);

@@ -21,7 +21,7 @@ typedef struct {
   int sums_pitch, items, slots, has_bias;
 } conv_t;
 
-inline void fill_slab(__global acc* slab, const __global MEM(T)* src, const conv_t* p, int channels, int z, int y0,
+static inline void fill_slab(__global acc* slab, const __global MEM(T)* src, const conv_t* p, int channels, int z, int y0,
                       int x0) {
   for (int c = 0; c < channels; ++c) {
     __global acc* line = slab + (long)c * p->length;
@@ -45,7 +45,7 @@ inline void fill_slab(__global acc* slab, const __global MEM(T)* src, const conv
 }
 
 // Where in a channel's slab the taps find position 0.
-inline void find_offsets(__global int* offsets, const conv_t* p) {
+static inline void find_offsets(__global int* offsets, const conv_t* p) {
   for (int kz = 0; kz < p->taps[0]; ++kz)
     for (int ky = 0; ky < p->taps[1]; ++ky)
       for (int kx = 0; kx < p->taps[2]; ++kx) {
@@ -66,7 +66,7 @@ inline void find_offsets(__global int* offsets, const conv_t* p) {
 
 // sums[r][i] (+)= sum over channels and taps of w[channel][tap][r] * slab[channel][offset + i]; 8 rows, 2 or 1 vectors.
 #define MULTIPLY(NAME, LOAD_SUMS, ADD, STORE_SUMS, SECOND)                                                         \
-  inline void NAME(__global acc* sums, int pitch, const __global acc* w, const __global acc* slab,                \
+  static inline void NAME(__global acc* sums, int pitch, const __global acc* w, const __global acc* slab,                \
                    const __global int* offsets, int channels, int taps, int length, int again) {                 \
     FOR_ROWS(LOAD_SUMS)                                                                                            \
     if (taps == 1) {                                                                                               \

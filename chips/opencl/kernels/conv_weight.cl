@@ -34,7 +34,7 @@ typedef struct {
 #endif
 
 // to[i][32 or 16 channels] = from[channel][i], count positions; channels past `channels` are zero.
-inline void transpose_line(__global acc* to, const __global MEM(T)* from, long channel_stride, long step, int count,
+static inline void transpose_line(__global acc* to, const __global MEM(T)* from, long channel_stride, long step, int count,
                            int channels) {
   int c = 0;
 #if LANES == 16
@@ -65,7 +65,7 @@ inline void transpose_line(__global acc* to, const __global MEM(T)* from, long c
 #define STORE_SUMS(r) VSTORE(s##r, 0, sums + r * 2 * LANES); VSTORE(t##r, 0, sums + r * 2 * LANES + LANES);
 
 // sums[r] (+)= sum over lines and columns of rows[r][y * pitch + x * step] * grad[y * columns + x]
-inline void multiply(__global acc* sums, const __global acc** rows, const __global acc* grad, int lines, int columns,
+static inline void multiply(__global acc* sums, const __global acc** rows, const __global acc* grad, int lines, int columns,
                      long pitch, long step, int again) {
   FOR_ROWS(LOAD_SUMS)
   for (int y = 0; y < lines; ++y) {
@@ -79,13 +79,13 @@ inline void multiply(__global acc* sums, const __global acc** rows, const __glob
 }
 
 // Where from position 0 in a channel's source, or slab, the tap is.
-inline long tap_offset(const weight_t* p, int tap) {
+static inline long tap_offset(const weight_t* p, int tap) {
   const int kx = tap % p->taps[2], ky = tap / p->taps[2] % p->taps[1], kz = tap / (p->taps[2] * p->taps[1]);
   if (p->in_place) return kz * p->tap_step[0] * p->src[0] + ky * p->tap_step[1] * p->src[1] + kx * p->tap_step[2] * p->src[2];
   return ((long)kz * p->height + ky * p->tap_step[1]) * p->width + kx * p->tap_step[2];
 }
 
-inline void fill_slab(__global acc* slab, const __global MEM(T)* src, const weight_t* p, int channels, int z, int y0,
+static inline void fill_slab(__global acc* slab, const __global MEM(T)* src, const weight_t* p, int channels, int z, int y0,
                       int x0) {
   for (int c = 0; c < channels; ++c) {
     __global acc* line = slab + (long)c * p->length;
