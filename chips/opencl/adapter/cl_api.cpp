@@ -49,14 +49,14 @@ const Api& load_api(const std::string& path, const std::vector<std::string>& mor
   if (loaded_api != nullptr) return *loaded_api;
   void* library = open_loader(path, more);
   static Api api;
-  std::string missing;
+  std::string missing;  // the first of them
 #define OCL_REQUIRE(name, result, parameters) \
-  if (!resolve(library, "cl" #name, api.name)) missing += " cl" #name;
+  if (!resolve(library, "cl" #name, api.name) && missing.empty()) missing = "cl" #name;
   OCL_FUNCTIONS(OCL_REQUIRE)
 #undef OCL_REQUIRE
   if (!missing.empty()) {
     dlclose(library);
-    fail(FL_STATUS_UNAVAILABLE, "the OpenCL loader is older than OpenCL 1.2, it lacks" + missing + ". " + kInstall);
+    fail(FL_STATUS_UNAVAILABLE, "the OpenCL loader lacks " + missing + ", which OpenCL 1.2 has. " + kInstall);
   }
 #define OCL_RESOLVE(name, result, parameters) resolve(library, "cl" #name, api.name);
   OCL_FUNCTIONS_2(OCL_RESOLVE)
