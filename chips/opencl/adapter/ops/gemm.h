@@ -17,10 +17,10 @@ struct GemmMatrix {
   int64_t row = 0, column = 0, batch = 0, outer = 0;
 };
 
-// Replaces b. `file` is a kernels/*.cl file that the gemm kernels include after types.cl; it sees T (token of the type)
+// Replaces b. `file` is a kernels/*.cl file that the gemm kernels include; it sees T (token of the type), gemm_t
 // and defines `struct fetch_args` (the same bytes as `args`; a by-value kernel argument) and
 //   for CPU devices
-//     void fetch_panel(__local ACC(T)* panel, const __global MEM(T)* b, const struct fetch_args* args, long batch,
+//     void fetch_panel(__local gemm_t* panel, const __global MEM(T)* b, const struct fetch_args* args, long batch,
 //                      long column, long columns, long k, long depth)
 //       panel[i * GEMM_COLUMNS + c] = b[batch][k + i][column + c] for i < depth, c < columns. columns ≤ GEMM_COLUMNS;
 //       what lies beyond `columns` may be anything finite (zero it: denormals are slow).
