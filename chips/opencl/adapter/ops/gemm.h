@@ -31,12 +31,13 @@ struct GemmFetch {
   const char* file = nullptr;
   uint64_t key = 0;
   Bytes args{nullptr, 0};
-  std::function<void(Source&)> define;  // more definitions for the file; may be empty
+  std::function<void(Source&)> define;  // more definitions, EPILOGUE(x) among them; may be empty
 };
 
 struct GemmProblem {
   Type type = Type::None;  // of a, b, self and out
-  int64_t batch = 1, inner = 1, rows = 0, columns = 0, depth = 0;
+  int64_t batch = 1, rows = 0, columns = 0, depth = 0;
+  int64_t inner = 0;       // batch entries that differ by the batch strides alone; 0: all of them
   GemmMatrix a, b, self, out;
   bool has_self = false;  // self is read: beta != 0. A bias of rows: self = {place, 1, 0}; of columns: {place, 0, 1}
   fl_scalar alpha{FL_SCALAR_INT, {}, {1}}, beta{FL_SCALAR_INT, {}, {1}};
