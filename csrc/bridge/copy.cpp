@@ -56,9 +56,12 @@ void on_device(const at::Tensor& src, const at::Tensor& dst) {
   }
   if (src.dtype() == dst.dtype() && src.sizes() == dst.sizes() && src.strides() == dst.strides() &&
       src.is_non_overlapping_and_dense()) {
+    const fl_memory from = memory(src), to = memory(dst);
+    if (from.address == to.address) return;  // two tensors over the same place
+    at::assert_no_partial_overlap(dst, src);
     Stream& stream = current_stream(dst.device().index());
     const auto queue = [&] {
-      return stream.device->adapter->copy_d2d(stream.handle, memory(dst), memory(src), bytes_of(src));
+      return stream.device->adapter->copy_d2d(stream.handle, to, from, bytes_of(src));
     };
     return check(*stream.device, locked(stream, queue), "copy");
   }

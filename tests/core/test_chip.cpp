@@ -12,6 +12,10 @@ namespace {
 AdapterSpec chip_spec() {
   AdapterSpec made = spec();
   if (const char* path = std::getenv("TEST_ADAPTER")) made.path = path;
+  if (const char* option = std::getenv("TEST_ADAPTER_OPTION")) {  // "memory=buffer"
+    const std::string text = option;
+    made.options[text.substr(0, text.find('='))] = text.substr(text.find('=') + 1);
+  }
   made.max_devices = 1;
   return made;
 }

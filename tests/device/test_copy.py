@@ -131,6 +131,15 @@ def test_lazy_bits(lazy: str) -> None:
     assert torch.equal(target.cpu(), twin)
 
 
+def test_copy_onto_itself() -> None:
+    """Two tensors over the same place: nothing to do. Over a part of it: refused, as on the CPU."""
+    x = torch.arange(10.0, device=DEVICE)
+    x.view(2, 5).copy_(x.detach().view(2, 5))
+    assert x.tolist() == list(range(10))
+    with pytest.raises(RuntimeError, match="single memory location|overlap"):
+        x[1:].copy_(x[:-1])
+
+
 def test_broadcast_and_overlap() -> None:
     x = torch.zeros(3, 4, device=DEVICE)
     x.copy_(torch.arange(4.0))

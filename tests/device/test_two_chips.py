@@ -59,6 +59,39 @@ def test_copies_are_ordered_with_both_streams(other: torch.device) -> None:
         assert (z + x).sum().item() == 6000
 
 
+def test_memory_without_its_block(other: torch.device) -> None:
+    """DLPack brings an address alone; a chip with handles must find the buffer behind it."""
+    x = torch.arange(12.0, device=other)
+    y = torch.utils.dlpack.from_dlpack(torch.utils.dlpack.to_dlpack(x[3:9]))
+    assert y.device == other and (y + 1).cpu().tolist() == [4.0, 5.0, 6.0, 7.0, 8.0, 9.0]
+    y.mul_(2)
+    assert x.cpu().tolist()[2:5] == [2.0, 6.0, 8.0]
+
+
+def test_tensors_without_elements(other: torch.device) -> None:
+    x = torch.empty(0, 3, device=other)
+    assert (x * 2 + 1).shape == (0, 3) and x.sum().item() == 0 and torch.cat([x, x]).shape == (0, 3)
+    assert torch.mm(x, torch.ones(3, 2, device=other)).shape == (0, 2)
+    assert torch.cat([x, torch.ones(1, 3, device=other)]).cpu().tolist() == [[1.0, 1.0, 1.0]]
+    assert x.to(NINGUANG).to(other).cpu().shape == (0, 3)
+
+
+@pytest.mark.parametrize("flags", ["", "-DOPAQUE"])
+def test_peers_that_do_not_reach_each_other(run_python, tmp_path, flags: str) -> None:
+    run_python(f"""
+        import ctypes, pathlib, torch, torch_fl, constrained_chip
+        folder, register = pathlib.Path({str(tmp_path)!r}), torch_fl.register_device
+        torch_fl.register_device = lambda path: register(path)[:1]
+        chip = constrained_chip.Chip(folder, "pair", "-DTWO", "-DSTRIDED_COPY", *{flags!r}.split())
+        first, second = chip.device, torch.device("fl", chip.device.index + 1)
+        x = torch.arange(12.0).reshape(3, 4)
+        for view in (lambda t: t, lambda t: t.t(), lambda t: t[:, ::2]):
+            moved = view(x.to(first)).to(second)
+            assert moved.device == second and torch.equal(moved.cpu(), view(x))
+        assert chip._library.constrained_peer_copies() == 3
+    """)
+
+
 def test_operands_of_two_chips_are_refused(other: torch.device) -> None:
     a, b = torch.ones(3, device=NINGUANG), torch.ones(3, device=other)
     for call in (

@@ -5,6 +5,7 @@
  *   -DSTRIDED_COPY  the copy kernel takes any strides, so that the host can make operands dense on the chip
  *   -DMAX_NUMEL=n   kernels take at most n elements
  *   -DDECLINE=n     mul declines calls of n elements
+ *   -DTWO           two devices, which say that they are peers and then do not reach each other
  *   -DCHIP=name     the adapter's name
  */
 #include <math.h>
@@ -43,18 +44,26 @@ static fl_status fail(fl_status status, const char* message) {
 }
 
 static fl_status device_count(int32_t* out) {
+#ifdef TWO
+  *out = 2;
+#else
   *out = 1;
+#endif
   return FL_STATUS_OK;
 }
 
 static fl_status device_properties(int32_t device, fl_device_properties* out) {
-  (void)device;
-  *out = (fl_device_properties){.struct_size = sizeof(*out), .uuid = TEXT(CHIP) "-0", .name = "Constrained", .arch = "host",
-                                .total_memory = 256u << 20, .alignment = kAlignment, .multi_processor_count = 1};
+  static const char* const kUuids[] = {TEXT(CHIP) "-0", TEXT(CHIP) "-1"};
+  *out = (fl_device_properties){.struct_size = sizeof(*out), .uuid = kUuids[device],
+                                .name = "Constrained", .arch = "host", .total_memory = 256u << 20,
+                                .alignment = kAlignment, .multi_processor_count = 1};
 #ifdef OPAQUE
   out->capabilities = FL_CAP_IN_PLACE;
 #else
   out->capabilities = FL_CAP_IN_PLACE | FL_CAP_POINTERS;
+#endif
+#ifdef TWO
+  out->capabilities |= FL_CAP_PEER;
 #endif
   return FL_STATUS_OK;
 }
@@ -107,6 +116,13 @@ static fl_status copy_d2d(fl_stream stream, fl_memory dst, fl_memory src, uint64
   (void)stream;
   memmove(place(dst), place(src), bytes);
   return FL_STATUS_OK;
+}
+static int peer_copies;
+FL_EXPORT int constrained_peer_copies(void) { return peer_copies; }
+static fl_status copy_peer(fl_stream stream, int32_t to, fl_memory dst, int32_t from, fl_memory src, uint64_t bytes) {
+  (void)stream, (void)to, (void)dst, (void)from, (void)src, (void)bytes;
+  ++peer_copies;
+  return fail(FL_STATUS_UNIMPLEMENTED, "no link");
 }
 static fl_status fill(fl_stream stream, fl_memory dst, uint8_t value, uint64_t bytes) {
   (void)stream;
@@ -255,7 +271,8 @@ FL_EXPORT const fl_adapter* fl_get_adapter(void) {
       .vendor = "tests", .version = "1", .last_error = last_error, .device_count = device_count,
       .device_properties = device_properties, .memory_info = memory_info, .device_synchronize = device_synchronize,
       .memory_alloc = memory_alloc, .memory_free = memory_free, .copy_h2d = copy_h2d, .copy_d2h = copy_d2h,
-      .copy_d2d = copy_d2d, .fill = fill, .stream_create = stream_create, .stream_destroy = stream_destroy,
+      .copy_d2d = copy_d2d, .copy_peer = copy_peer, .fill = fill, .stream_create = stream_create,
+      .stream_destroy = stream_destroy,
       .stream_query = stream_query, .stream_synchronize = stream_synchronize, .kernel_find = kernel_find};
   return &adapter;
 }
