@@ -192,8 +192,9 @@ def test_a_compiler_that_ends_the_process(adapter: Adapter, tmp_path: Path) -> N
     assert "Abort" in text and "COMPILER ERROR: cannot do it" in text and "probe=never" in text
     assert adapter.faulty_run("absent", env=stranger(), cache_dir=cache).stdout.count("Abort")  # remembered
     kept = list((cache / "probe").iterdir())
-    assert len(kept) == 1 and str(kept[0]) in text
-    kept[0].unlink()
+    assert kept and all(str(answer) in text for answer in kept)
+    for answer in kept:
+        answer.unlink()
     adapter.faulty_run("devices", env=stranger(), cache_dir=cache)
     adapter.faulty_run("devices", "build_aborts", env=stranger(), probe="never")
     assert "Abort" in adapter.faulty_run("absent", "build_aborts", probe="always").stdout
