@@ -1,9 +1,9 @@
-// The two kernels of an elementwise operation: `dense` for operands that all lie dense, `strided` for any layout and
-// for inputs passed by value. ops/elementwise.cpp defines
+// The kernel of an elementwise operation: `dense` for operands that all lie dense, `strided` for any layout and for
+// inputs passed by value (in programs of their own: compilers take long). ops/elementwise.cpp defines
 //   T, TR          the computing type and the result's; TX, TY, TZ: the inputs'
 //   ARITY          number of inputs, 0 to 3; MIXED: one of them is bool and T is not
 //   EXPRESSION     the result in terms of x, y, z, the attributes a, b, c, d, and `at`, the position of the first lane
-//   LANES, NDIM    values at a time; dims that `strided` walks
+//   LANES, NDIM    values at a time; dims that `strided` walks, 0 for `dense`
 //   HAS_ATTRIBUTES, RESULT_IS_MASK, CHECK_DIVISOR (a 0 in an integer y is told to the host)
 // A file before this one may define struct Attributes and USE_ATTRIBUTES its own way.
 // Each work-item takes `chunk` elements in row-major order: many on a CPU, LANES on a GPU.
@@ -35,12 +35,14 @@ struct Attributes {
 
 // ---- inputs: a row has a base, a stride, and a value that stands for all if the stride is 0
 
+#if NDIM > 0
 struct Layout {
   long size[NDIM];
   long stride[ARITY + 1][NDIM];  // of the output, then of the inputs
   ulong immediate[ARITY + 1];    // values of inputs that are not in memory; an ACC(TYPE) in the first bytes
   int immediates;                // bit k: input k is one, counted from 1
 };
+#endif
 
 #define KERNEL_INPUT(TYPE, p, k) , IN(TYPE, p)
 #define ROW_INPUT(TYPE, p, k) , const __global MEM(TYPE) * p##_row, long p##_stride, ACCV(TYPE) p##_value
@@ -68,7 +70,7 @@ struct Layout {
     if (stride == 0) return value;                                                                                  \
     if (stride == 1 && left == LANES) return LOADV(TYPE, row, i);                                                   \
     ACC(TYPE) lane[LANES];                                                                                          \
-    for (int k = 0; k < LANES; ++k) lane[k] = LOAD(TYPE, row, (i + (k < left ? k : 0)) * stride);                   \
+    ROLLED for (int k = 0; k < LANES; ++k) lane[k] = LOAD(TYPE, row, (i + (k < left ? k : 0)) * stride);            \
     return WIDE(vload)(0, lane);                                                                                    \
   }                                                                                                                 \
   static inline ACCV(TYPE) CAT(value_, TYPE)(const __global MEM(TYPE)* row, long stride, int immediate,             \
@@ -103,17 +105,19 @@ static inline void run(__global MEM(TR)* out, long out_stride EACH_INPUT(ROW_INP
     } else {
       ACC(TR) lane[LANES];
       WIDE(vstore)(result, 0, lane);
-      for (int k = 0; k < left; ++k) STORE(TR, out, (i + k) * out_stride, lane[k]);
+      ROLLED for (int k = 0; k < left; ++k) STORE(TR, out, (i + k) * out_stride, lane[k]);
     }
   }
 }
 
+#if NDIM == 0
 __kernel void dense(OUT(TR, out) EACH_INPUT(KERNEL_INPUT), long n, long chunk ATTRIBUTES CHECK) {
   const long begin = get_global_id(0) * chunk;
   if (begin >= n) return;
   run(out_base + out_offset + begin, 1 EACH_INPUT(PASS_DENSE), begin, min(chunk, n - begin) PASS_ATTRIBUTES PASS_CHECK);
 }
 
+#else
 __kernel void strided(OUT(TR, out) EACH_INPUT(KERNEL_INPUT), long n, long chunk, const struct Layout layout
                       ATTRIBUTES CHECK) {
   long begin = get_global_id(0) * chunk;
@@ -145,3 +149,4 @@ __kernel void strided(OUT(TR, out) EACH_INPUT(KERNEL_INPUT), long n, long chunk,
     }
   }
 }
+#endif

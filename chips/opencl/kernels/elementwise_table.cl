@@ -1,11 +1,11 @@
 // The single table of elementwise UniOps. Not compiled as it stands: whoever makes a kernel takes the expression of the
 // operation it needs (ops/elementwise.cpp includes this file as a list of macros; the code generator reads it as text).
-//   OP(name, inputs, attributes, types, result, file, expression)
+//   OP(name, inputs, attributes, types, result, files, expression)
 //     inputs      one letter for each: T of the computing type, B bool. They are x, y, z in the expression.
 //     attributes  how many; they are a, b, c, d, vectors of the computing type
 //     types       the computing types: FLOATS, INTS, REALS (both), INTS_BOOL, EVERY (REALS and bool)
 //     result      T; or B: the expression is a comparison, and the result bool
-//     file        "" or the file of kernels/ that the expression needs beside math.cl
+//     files       those of kernels/ that the expression needs beside math.cl and math_float.cl
 //   VARIANT(...)  the same, for a form of an operation that the host chooses by its attributes
 //   DIVISION(...) the same, but a 0 in an integer y is an error
 // Expressions are those of math.cl: V, S, M, C(v), and functions of vectors.
@@ -72,7 +72,7 @@ VARIANT(pow_inverse_square, "T", 0, FLOATS, T, "", C(1) / (x * x))
 // ---- trigonometry
 OP(sin, "T", 0, FLOATS, T, "math_trigonometry.cl", SIN(x))
 OP(cos, "T", 0, FLOATS, T, "math_trigonometry.cl", COS(x))
-OP(tan, "T", 0, FLOATS, T, "", tan(x))
+OP(tan, "T", 0, FLOATS, T, "math_trigonometry.cl", TAN(x))
 OP(asin, "T", 0, FLOATS, T, "", asin(x))
 OP(acos, "T", 0, FLOATS, T, "", acos(x))
 OP(atan, "T", 0, FLOATS, T, "", atan(x))
@@ -89,19 +89,19 @@ OP(sinc, "T", 0, FLOATS, T, "math_trigonometry.cl", x == C(0) ? C(1) : SIN(x * C
 // ---- special functions
 OP(erf, "T", 0, FLOATS, T, "", ERF(x))
 OP(erfc, "T", 0, FLOATS, T, "", erfc(x))
-OP(erfinv, "T", 0, FLOATS, T, "math_special.cl", erf_inverse(x))
-OP(erfcx, "T", 0, FLOATS, T, "math_special.cl", erfc_scaled(x))
-OP(ndtri, "T", 0, FLOATS, T, "math_special.cl", normal_quantile(x))
-OP(log_ndtr, "T", 0, FLOATS, T, "math_special.cl", log_normal_cdf(x))
-OP(lgamma, "T", 0, FLOATS, T, "math_gamma.cl", log_gamma(x))
-OP(digamma, "T", 0, FLOATS, T, "math_gamma.cl", digamma(x))
-OP(igamma, "TT", 0, FLOATS, T, "math_gamma.cl", lower_gamma(x, y))
-OP(igammac, "TT", 0, FLOATS, T, "math_gamma.cl", upper_gamma(x, y))
-OP(zeta, "TT", 0, FLOATS, T, "math_gamma.cl", hurwitz_zeta(x, y))
-OP(i0, "T", 0, FLOATS, T, "math_bessel.cl", bessel_i0(x))
-OP(i0e, "T", 0, FLOATS, T, "math_bessel.cl", bessel_i0e(x))
-OP(i1, "T", 0, FLOATS, T, "math_bessel.cl", bessel_i1(x))
-OP(i1e, "T", 0, FLOATS, T, "math_bessel.cl", bessel_i1e(x))
+OP(erfinv, "T", 0, FLOATS, T, "math_wide.cl math_special.cl", erf_inverse(x))
+OP(erfcx, "T", 0, FLOATS, T, "math_wide.cl math_special.cl", erfc_scaled(x))
+OP(ndtri, "T", 0, FLOATS, T, "math_wide.cl math_special.cl", normal_quantile(x))
+OP(log_ndtr, "T", 0, FLOATS, T, "math_wide.cl math_special.cl", log_normal_cdf(x))
+OP(lgamma, "T", 0, FLOATS, T, "math_wide.cl math_gamma.cl", log_gamma(x))
+OP(digamma, "T", 0, FLOATS, T, "math_wide.cl math_gamma.cl", digamma(x))
+OP(igamma, "TT", 0, FLOATS, T, "math_wide.cl math_gamma.cl", lower_gamma(x, y))
+OP(igammac, "TT", 0, FLOATS, T, "math_wide.cl math_gamma.cl", upper_gamma(x, y))
+OP(zeta, "TT", 0, FLOATS, T, "math_wide.cl math_gamma.cl", hurwitz_zeta(x, y))
+OP(i0, "T", 0, FLOATS, T, "math_wide.cl math_bessel.cl", bessel_i0(x))
+OP(i0e, "T", 0, FLOATS, T, "math_wide.cl math_bessel.cl", bessel_i0e(x))
+OP(i1, "T", 0, FLOATS, T, "math_wide.cl math_bessel.cl", bessel_i1(x))
+OP(i1e, "T", 0, FLOATS, T, "math_wide.cl math_bessel.cl", bessel_i1e(x))
 
 // ---- activations
 OP(relu, "T", 0, REALS, T, "", MAXIMUM(x, C(0)))

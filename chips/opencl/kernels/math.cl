@@ -26,7 +26,7 @@
   FUNCTION V name(V x) {                                                   \
     S lane[LANES];                                                         \
     WIDE(vstore)(x, 0, lane);                                              \
-    for (int k = 0; k < LANES; ++k) lane[k] = f(lane[k]);                  \
+    ROLLED for (int k = 0; k < LANES; ++k) lane[k] = f(lane[k]);           \
     return WIDE(vload)(0, lane);                                           \
   }
 #define LANE_FUNCTION2(name, f)                                            \
@@ -34,7 +34,7 @@
     S lane[LANES], other[LANES];                                           \
     WIDE(vstore)(x, 0, lane);                                              \
     WIDE(vstore)(y, 0, other);                                             \
-    for (int k = 0; k < LANES; ++k) lane[k] = f(lane[k], other[k]);        \
+    ROLLED for (int k = 0; k < LANES; ++k) lane[k] = f(lane[k], other[k]); \
     return WIDE(vload)(0, lane);                                           \
   }
 
@@ -105,3 +105,23 @@ FUNCTION V clamp_between(V x, V low, V high) {
   V y = MAXIMUM(x, low);
   return MINIMUM(y, high);
 }
+
+// ---- 16-bit floats: HALF_TYPE is 1 for f16, 2 for bf16, 0 for the rest
+
+#if HALF_TYPE == 1
+FUNCTION ushort stored_bits(float x) {
+  ushort bits;
+  vstore_half_rte(x, 0, (half*)&bits);
+  return bits;
+}
+FUNCTION float stored_value(ushort bits) { return vload_half(0, (const half*)&bits); }
+#elif HALF_TYPE == 2
+#define stored_bits(x) bf16_from_float(x)
+#define stored_value(bits) bf16_to_float(bits)
+#endif
+#if HALF_TYPE
+FUNCTION float lane_rounded(float x) { return stored_value(stored_bits(x)); }
+LANE_FUNCTION(rounded, lane_rounded)
+#else
+#define rounded(x) (x)
+#endif

@@ -23,6 +23,13 @@
 // Not `inline` alone: C99 then wants a definition elsewhere.
 #define FUNCTION static inline __attribute__((overloadable))
 
+// Before a loop over lanes that is rarely run: unrolled, it would take longer to compile than it ever saves.
+#if __OPENCL_C_VERSION__ >= 200
+#define ROLLED __attribute__((opencl_unroll_hint(1)))
+#else
+#define ROLLED
+#endif
+
 #define TYPE(T, MEMORY, COMPUTED, MASKED)                                                       \
   typedef MEMORY mem_##T;                                                                       \
   typedef COMPUTED acc_##T;                                                                     \

@@ -6,8 +6,7 @@
 namespace ocl {
 namespace {
 
-// Keys of programs, doubled for the walk.
-enum Key : uint64_t { kConvert = 0, kMove = 2 };
+enum Form : uint64_t { kConvert, kMove };
 
 constexpr Elementwise kCopy{"copy", "T", 0, kAllTypes, 'T', "", "x", false};
 constexpr Elementwise kConversion{"copy", "T", 0, kAllTypes, 'T', "", "CONVERTV(T, TR, x)", false};
@@ -19,7 +18,7 @@ fl_status copy(Op& op) {
   }
   const Operands operands(op, 1);
   const Walk walk = walk_of(operands);
-  const auto& program = op.program(kConvert + (walk == Walk::Many), [&](Source& source) {
+  const auto& program = op.program(key_of(kConvert, walk), [&](Source& source) {
     elementwise_source(source, op.in, op.out, kConversion, walk, op.device.cpu);
   });
   launch_elementwise(op, program, walk, operands, nullptr);
@@ -91,7 +90,7 @@ void move_elements(Op& op, const fl_tensor& out, const fl_tensor& in) {
   const Operands operands(out, in);
   const Walk walk = walk_of(operands);
   const Type as = raw_type(type(out));
-  const auto& program = op.program(kMove + (walk == Walk::Many), [&](Source& source) {
+  const auto& program = op.program(key_of(kMove, walk), [&](Source& source) {
     elementwise_source(source, as, as, kCopy, walk, op.device.cpu);
   });
   launch_elementwise(op, program, walk, operands, nullptr);

@@ -29,7 +29,7 @@ fl_status create(Op& op, const Range& range) {
   const Operands operands(op, 0);
   const Walk walk = walk_of(operands);
   const Elementwise what{"", "", 1, kAllTypes, 'T', "creation.cl", range.expression, false};
-  const Program& program = op.program(2 * integers + (walk == Walk::Many), [&](Source& source) {
+  const Program& program = op.program(key_of(integers, walk), [&](Source& source) {
     source.define("W", wide);
     elementwise_source(source, op.out, op.out, what, walk, op.device.cpu);
   });
@@ -52,7 +52,7 @@ void fill_with(Op& op, const fl_tensor& out, const fl_scalar& value) {
   const Operands operands(out);
   const Walk walk = walk_of(operands);
   const Elementwise& what = row(Row::fill);
-  const Program& program = op.program(walk == Walk::Many, [&](Source& source) {
+  const Program& program = op.program(key_of(0, walk), [&](Source& source) {
     elementwise_source(source, op.out, op.out, what, walk, op.device.cpu);
   });
   Attributes attributes(op.out);

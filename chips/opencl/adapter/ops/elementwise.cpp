@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <sstream>
 
 namespace ocl {
 namespace {
@@ -13,12 +14,12 @@ constexpr uint32_t INTS_BOOL = kIntTypes | bit(Type::Bool);
 constexpr char T = 'T', B = 'B';
 
 constexpr Elementwise kTable[] = {
-#define OP(name, inputs, attributes, types, result, file, ...) \
-  {#name, inputs, attributes, types, result, file, #__VA_ARGS__, false},
-#define VARIANT(name, inputs, attributes, types, result, file, ...) \
-  {#name, inputs, attributes, types, result, file, #__VA_ARGS__, false},
-#define DIVISION(name, inputs, attributes, types, result, file, ...) \
-  {#name, inputs, attributes, types, result, file, #__VA_ARGS__, true},
+#define OP(name, inputs, attributes, types, result, files, ...) \
+  {#name, inputs, attributes, types, result, files, #__VA_ARGS__, false},
+#define VARIANT(name, inputs, attributes, types, result, files, ...) \
+  {#name, inputs, attributes, types, result, files, #__VA_ARGS__, false},
+#define DIVISION(name, inputs, attributes, types, result, files, ...) \
+  {#name, inputs, attributes, types, result, files, #__VA_ARGS__, true},
 #include "../../kernels/elementwise_table.cl"
 #undef OP
 #undef VARIANT
@@ -40,6 +41,7 @@ fl_status run_row(Op& op) {
 #undef DIVISION
 
 constexpr int kFewDims = 4;
+int dims_of(Walk walk) { return walk == Walk::Dense ? 0 : walk == Walk::Few ? kFewDims : kMaxDims; }
 
 // As in kernels/math.cl.
 int kind_of(Type type) {
@@ -157,6 +159,7 @@ void elementwise_source(Source& source, Type computing, Type result, const Eleme
   static constexpr const char* kInputs[] = {"TX", "TY", "TZ"};
   const int arity = static_cast<int>(std::strlen(what.inputs));
   source.define("T", computing).define("TR", result).define("KIND", kind_of(computing));
+  source.define("HALF_TYPE", computing == Type::Float16 ? 1 : computing == Type::BFloat16 ? 2 : 0);
   bool mixed = false;
   for (int k = 0; k < arity; ++k) {
     const bool is_bool = what.inputs[k] == 'B';
@@ -164,30 +167,31 @@ void elementwise_source(Source& source, Type computing, Type result, const Eleme
     mixed = mixed || (is_bool && computing != Type::Bool);
   }
   source.define("ARITY", arity).define("MIXED", mixed).define("LANES", cpu ? 16 : 4);
-  source.define("NDIM", walk == Walk::Many ? kMaxDims : kFewDims);
+  source.define("NDIM", dims_of(walk));
   source.define("HAS_ATTRIBUTES", what.attributes > 0).define("RESULT_IS_MASK", what.result == 'B');
   source.define("CHECK_DIVISOR", what.division && (bit(computing) & kIntTypes) != 0);
   source.define("EXPRESSION", std::string("(") + what.expression + ")");
   source.file("math.cl");
   if ((bit(computing) & kFloatTypes) != 0) source.file("math_float.cl");
-  if (what.file[0] != '\0') source.file(what.file);
-  source.file("elementwise.cl").kernel("dense").kernel("strided");
+  std::istringstream files(what.files);
+  for (std::string file; files >> file;) source.file(file.c_str());
+  source.file("elementwise.cl").kernel(walk == Walk::Dense ? "dense" : "strided");
 }
 
 namespace {
 
 // Passes the operands that there are, then `rest`.
 template <class... Rest>
-void launch_operands(Op& op, const Program& program, int index, const Operands& operands, Extent items, Extent group,
+void launch_operands(Op& op, const Program& program, const Operands& operands, Extent items, Extent group,
                      const Rest&... rest) {
   const fl_tensor& out = *operands.out;
   // What an immediate is passed as: never read.
   const auto in = [&](int k) -> const fl_tensor& { return immediate(*operands.in[k]) ? out : *operands.in[k]; };
   switch (operands.arity) {
-    case 0: return op.launch(program, index, items, group, out, rest...);
-    case 1: return op.launch(program, index, items, group, out, in(0), rest...);
-    case 2: return op.launch(program, index, items, group, out, in(0), in(1), rest...);
-    default: return op.launch(program, index, items, group, out, in(0), in(1), in(2), rest...);
+    case 0: return op.launch(program, 0, items, group, out, rest...);
+    case 1: return op.launch(program, 0, items, group, out, in(0), rest...);
+    case 2: return op.launch(program, 0, items, group, out, in(0), in(1), rest...);
+    default: return op.launch(program, 0, items, group, out, in(0), in(1), in(2), rest...);
   }
 }
 
@@ -200,26 +204,26 @@ void launch_elementwise(Op& op, const Program& program, Walk walk, const Operand
   const int64_t inner = walk == Walk::Dense || out.ndim == 0 ? 0 : out.sizes[out.ndim - 1];
   const int64_t chunk = chunk_of(op.device, n, inner);
   const Extent items{(n + chunk - 1) / chunk}, group{op.device.cpu ? 1 : 128};
-  const auto launch = [&](int index, const auto&... front) {
+  const auto launch = [&](const auto&... front) {
     if (check_divisor) {
-      launch_operands(op, program, index, operands, items, group, front..., Op::at(op.stream.error_words(), 4));
+      launch_operands(op, program, operands, items, group, front..., Op::at(op.stream.error_words(), 4));
       op.stream.errors_possible = true;
     } else if (attributes != nullptr) {
-      launch_operands(op, program, index, operands, items, group, front..., *attributes);
+      launch_operands(op, program, operands, items, group, front..., *attributes);
     } else {
-      launch_operands(op, program, index, operands, items, group, front...);
+      launch_operands(op, program, operands, items, group, front...);
     }
   };
-  if (walk == Walk::Dense) return launch(0, n, chunk);
-  const Layout layout(operands, walk == Walk::Many ? kMaxDims : kFewDims);
-  launch(1, n, chunk, layout.bytes());
+  if (walk == Walk::Dense) return launch(n, chunk);
+  const Layout layout(operands, dims_of(walk));
+  launch(n, chunk, layout.bytes());
 }
 
 fl_status elementwise(Op& op, Row which, const Attributes* given) {
   const Elementwise& what = row(which);
   const Operands operands(op, static_cast<int>(std::strlen(what.inputs)));
   const Walk walk = walk_of(operands);
-  const uint64_t key = static_cast<uint64_t>(which) * 2 + (walk == Walk::Many);
+  const uint64_t key = key_of(static_cast<uint64_t>(which), walk);
   const Program& program = op.program(
       key, [&](Source& source) { elementwise_source(source, op.in, op.out, what, walk, op.device.cpu); });
   if (what.attributes == 0) {

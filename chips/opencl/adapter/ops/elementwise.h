@@ -11,7 +11,7 @@ struct Elementwise {
   int attributes;
   uint32_t types;      // computing types
   char result;         // 'T', or 'B': bool, made of a comparison
-  const char* file;    // of kernels/, beside the common ones; "" if none
+  const char* files;   // of kernels/, beside the common ones, with spaces between
   const char* expression;
   bool division;       // an integer 0 in the second input is an error
 };
@@ -56,14 +56,15 @@ struct Operands {
   Operands(const fl_tensor& output, const fl_tensor& input) : out(&output), arity(1), in{&input} {}
 };
 
-// Which kernel: `dense`, or `strided` over 4 dims or all 12.
+// Which kernel of elementwise.cl: `dense`, or `strided` over 4 dims or all 12.
 enum class Walk : int { Dense, Few, Many };
 Walk walk_of(const Operands& operands);
+constexpr uint64_t key_of(uint64_t form, Walk walk) { return form * 4 + static_cast<uint64_t>(walk); }  // of a program
 
 // The definitions and files of elementwise.cl for an operation of the table or one like it.
 void elementwise_source(Source& source, Type computing, Type result, const Elementwise& what, Walk walk, bool cpu);
 
-// Queues `dense` or `strided` of a program that was made for `walk`. attributes: what struct Attributes holds, nullptr if
+// Queues the kernel of a program that was made for `walk`. attributes: what struct Attributes holds, nullptr if
 // there is none.
 void launch_elementwise(Op& op, const Program& program, Walk walk, const Operands& operands, const Bytes* attributes,
                         bool check_divisor = false);

@@ -56,8 +56,9 @@ fl_status pow_scalar(Op& op) {
   if (exponent == 2) return elementwise(op, Row::pow_square);
   if (exponent == 3) return elementwise(op, Row::pow_cube);
   if ((bit(op.in) & kFloatTypes) != 0) {
-    if (exponent == 0.5) return elementwise(op, Row::pow_root);
-    if (exponent == -0.5) return elementwise(op, Row::pow_inverse_root);
+    const bool root = op.in != Type::Float16;  // there PyTorch takes pow, whose result for -inf is not the root's
+    if (exponent == 0.5 && root) return elementwise(op, Row::pow_root);
+    if (exponent == -0.5 && root) return elementwise(op, Row::pow_inverse_root);
     if (exponent == -1) return elementwise(op, Row::pow_inverse);
     if (exponent == -2) return elementwise(op, Row::pow_inverse_square);
   }
