@@ -18,6 +18,11 @@ PIP    := $(PY) -m pip --disable-pip-version-check
 STAMPS := $(VENV)/.stamps
 # Profiles registered by the user say nothing about this tree: demo and tests have a home of their own.
 HOME_DIR := $(CURDIR)/build/home
+# What the OpenCL chip compiles in one run is there for the next.
+CACHE_DIR := $(CURDIR)/build/cache
+# Intel's OpenCL runtime in a folder of its own: it is large, and binary only.
+INTEL_DIR := $(CURDIR)/build/intel-opencl
+INTEL_OPENCL ?= intel-opencl-rt==2026.2.0 intel-cmplr-lib-rt==2026.2.*
 
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
@@ -27,17 +32,19 @@ export CCACHE_BASEDIR := $(CURDIR)
 export CCACHE_NOHASHDIR := 1
 
 SOURCES := pyproject.toml $(shell find CMakeLists.txt cmake csrc include uniops codegen chips -type f \
-             \( -name '*.cpp' -o -name '*.c' -o -name '*.h' -o -name '*.txt' -o -name '*.cmake' -o -name '*.yaml' \
+             \( -name '*.cpp' -o -name '*.cl' -o -name '*.c' -o -name '*.h' -o -name '*.txt' -o -name '*.cmake' -o -name '*.yaml' \
                 -o -name '*.json' -o -name '*.map' -o -path 'codegen/*.py' \) -not -path '*/tests/*' 2>/dev/null)
 CORE_TEST_SOURCES := $(shell find tests/core -name '*.cpp' -o -name '*.c' -o -name '*.h' -o -name CMakeLists.txt)
 CHIP_TEST_SOURCES := $(shell find chips -path '*/tests/*' -name '*.c*')
 
-.PHONY: help demo test test-programs build bench docs check-docs lint sanitize sdist clean distclean
+.PHONY: help demo test test-opencl test-opencl-intel test-programs build bench docs check-docs lint sanitize sdist clean distclean
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make demo      ResNet-50 on the reference chip, checked against the CPU (builds what is missing)"
 	@echo "make test      all tests (builds what is missing)"
+	@echo "make test-opencl        the OpenCL chip's tests in full, on the runtimes that are installed (PoCL)"
+	@echo "make test-opencl-intel  the same on Intel's CPU runtime, which it installs into build/ (about 1 GB)"
 	@echo "make build     only build and install into $(VENV)"
 	@echo "make bench     the measurements behind the published figures"
 	@echo "make docs      write the generated pages again; make check-docs tells whether they are stale"
@@ -82,7 +89,7 @@ $(STAMPS)/test: $(STAMPS)/examples
 build: $(STAMPS)/build
 
 $(STAMPS)/build: $(STAMPS)/tools $(SOURCES)
-	@echo "building Torch-FL and the reference chip; the first time this takes minutes"
+	@echo "building Torch-FL and its chips; the first time this takes minutes"
 	$(PIP) install -q --no-build-isolation -e .
 	@touch $@
 
@@ -114,25 +121,45 @@ demo: $(STAMPS)/build $(STAMPS)/examples
 test: export OMP_WAIT_POLICY := passive
 test: export OMP_NUM_THREADS := 1
 test: export TORCH_FL_HOME := $(HOME_DIR)/test
+test: export TORCH_FL_CACHE_DIR := $(CACHE_DIR)
+test: export POCL_CACHE_DIR := $(CACHE_DIR)/pocl
 test: $(STAMPS)/build $(STAMPS)/test test-programs
 	@mkdir -p $(TORCH_FL_HOME)
 	$(PY) -m pytest -q -n $(JOBS) --dist worksteal -p no:cacheprovider $(PYTEST_ARGS)
+
+test-opencl test-opencl-intel: export OMP_WAIT_POLICY := passive
+test-opencl test-opencl-intel: export FL_OPENCL_FULL := 1
+test-opencl: $(STAMPS)/build $(STAMPS)/test
+	$(PY) -m pytest -q -n $(JOBS) --dist worksteal -p no:cacheprovider $(PYTEST_ARGS) chips/opencl/tests
+
+# The wheel's own .icd files hold a path of its makers' machine; this one holds ours.
+$(INTEL_DIR)/vendors/intel.icd:
+	$(PYTHON) -m venv $(INTEL_DIR)
+	$(INTEL_DIR)/bin/python -m pip install -q $(foreach package,$(INTEL_OPENCL),'$(package)')
+	@mkdir -p $(INTEL_DIR)/vendors && echo $(INTEL_DIR)/lib/libintelocl.so >$@
+
+test-opencl-intel: export OCL_ICD_VENDORS := $(INTEL_DIR)/vendors
+test-opencl-intel: $(STAMPS)/build $(STAMPS)/test $(INTEL_DIR)/vendors/intel.icd
+	$(PY) -m pytest -q -n $(JOBS) --dist worksteal -p no:cacheprovider $(PYTEST_ARGS) chips/opencl/tests
 
 bench: $(STAMPS)/build $(STAMPS)/examples
 	$(PY) benchmarks/chip_lines.py
 	$(PY) benchmarks/import_time.py
 	$(PY) benchmarks/op_cost.py
 	$(PY) benchmarks/resnet50.py
+	$(PY) benchmarks/opencl.py
 
 docs: $(STAMPS)/build
 	$(PY) -m codegen.gen_python
 	$(PY) -m codegen.gen_docs --write
 	$(PY) -m torch_fl._env --write
+	$(PY) -m torch_fl.profile.schema --write
 
 check-docs: $(STAMPS)/build
 	$(PY) -m codegen.gen_python --check
 	$(PY) -m codegen.gen_docs --check
 	$(PY) -m torch_fl._env --check
+	$(PY) -m torch_fl.profile.schema --check
 
 lint: $(STAMPS)/test
 	ruff check .

@@ -1,6 +1,6 @@
 """Operator coverage by PyTorch's OpInfo database: how many entries are right, with and without the CPU tier.
 
-    python benchmarks/coverage.py [--json] [--write] [--ops NAME ...]
+    python benchmarks/coverage.py [--device CHIP] [--json] [--write] [--ops NAME ...]
 
 An entry passes if forward, backward, in-place, out= and non-contiguous inputs all give what the CPU gives.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -60,11 +61,19 @@ def table(summary: dict[str, Any]) -> str:
 def main() -> int:
     """Run and print; the exit status tells only whether it ran."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--device", metavar="CHIP", help="a chip, whose first device is used, or a device (fl:2)")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     parser.add_argument("--write", action="store_true", help="write docs/coverage.md")
     parser.add_argument("--ops", nargs="*", help="only these entries")
     parser.add_argument("--processes", type=int, default=2)
     arguments = parser.parse_args()
+    if arguments.device and arguments.write:
+        parser.error("docs/coverage.md is the reference chip's: --write goes without --device")
+    if arguments.device:  # read when the modules below are imported, here and in the workers
+        place = arguments.device if ":" in arguments.device else "fl:0"
+        os.environ["FL_TEST_DEVICE"] = place
+        if place != arguments.device:
+            os.environ["TORCH_FL_CHIPS"] = arguments.device
     import opinfo_runner
     from opinfo_cases import OPS
 

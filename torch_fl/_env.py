@@ -125,13 +125,18 @@ VARIABLES: dict[str, Variable] = {
     for variable in (
         Variable("TORCH_FL_HOME", "path", _parse_path, Path("~/.torch_fl"),
                  "Folder of registered profiles, the configuration file and caches."),
+        Variable("TORCH_FL_CACHE_DIR", "path", _parse_path, None,
+                 "Folder in which adapters keep what they have compiled, each in a folder of its own; may be deleted "
+                 "at any time. Not set: `cache` in TORCH_FL_HOME."),
         Variable("TORCH_FL_CONFIG", "path", _parse_path, None,
                  "Configuration file. Not set: `config.yaml` in TORCH_FL_HOME, if there is one."),
         Variable("TORCH_FL_DEVICE_NAME", "name", _parse_device_name, "fl",
                  "Name of the PyTorch device, as in `device=\"fl:0\"`. PyTorch lets it be chosen once per process."),
         Variable("TORCH_FL_CHIPS", "list of names", _parse_list, None,
                  "Chips to open, in this order. Not set: `devices` of the configuration file, else every registered "
-                 "profile and installed adapter, else the bundled reference chip.", alias="FLAGOS_DEVICE_BACKEND"),
+                 "profile and installed adapter, else the bundled reference chip. Chips whose profile says "
+                 "`on_request`, as the other bundled ones do, are opened only when they are registered or named.",
+                 alias="FLAGOS_DEVICE_BACKEND"),
         Variable("TORCH_FL_VISIBLE_DEVICES", "list of selectors", _parse_list, None,
                  "Devices to show, each a flat index (`0`), a chip (`acme`), `chip:index` or a uuid. Empty: none."),
         Variable("TORCH_FL_ADAPTER_PATH", "list of paths", _parse_paths, (),

@@ -1,5 +1,5 @@
 // Device times for PyTorch's profiler: marks on the current stream before and after each operator, from the chips'
-// timing events. torch.autograd.profiler.profile(use_device="fl", use_kineto=False) reads them.
+// timing events. torch.autograd.profiler.profile(use_device="fl") reads them.
 #include <c10/util/ApproximateClock.h>
 #include <torch/csrc/profiler/stubs/base.h>
 

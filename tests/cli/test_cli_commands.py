@@ -129,6 +129,15 @@ def test_init_profile_writes_what_can_be_registered(fl, core, profile_file, tmp_
     assert json.loads(fl("init-profile", "--device", "acme", "--output", "-").out)["device_name"] == "acme"
 
 
+def test_init_profile_keeps_what_makes_a_chip_of_a_shared_library(fl, core, profile_file):
+    path = profile_file("acme", match={"arch": "fake-*"}, options={"memory": "usm", "fast": True})
+    assert fl("register-device", "--profile", path).code == 0
+    written = json.loads(fl("init-profile", "--device", "acme", "--output", "-").out)
+    assert written["match"] == {"arch": "fake-*"} and written["options"] == {"memory": "usm", "fast": "true"}
+    assert core.devices[0]["match"] == {"arch": "fake-*"}  # of the devices that are this chip
+    assert written["device_name"] == "acme" and written["adapter"].endswith("libfl_acme.so")
+
+
 def test_init_profile_of_what_does_not_work(fl, core, profile_file):
     answer = fl("init-profile", "--device", "nothing")
     assert answer.code == 1 and 'no chip "nothing" is known here' in answer.err

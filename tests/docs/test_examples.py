@@ -85,6 +85,7 @@ def test_gpt2():
     ["benchmarks/chip_lines.py"],
     ["benchmarks/import_time.py", "--repeats", "1"],
     ["benchmarks/op_cost.py", "--calls", "5", "--repeats", "1"],
+    ["benchmarks/opencl.py", "--figure", "add", "--repeats", "1", "--seconds", "0.001", "--json"],
     ["benchmarks/resnet50.py", "--batch-size", "2", "--image-size", "32", "--repeats", "1", "--json"],
 ], ids=lambda words: Path(words[0]).stem)  # fmt: skip
 def test_benchmarks_run(words):

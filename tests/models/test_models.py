@@ -6,14 +6,13 @@ import copy
 
 import pytest
 import torch
-from tiny_models import CASES, make
+from tiny_models import CASES, DEVICE, make
 from torch import nn
 
 import torch_fl
 
 pytest.importorskip("transformers")
 
-DEVICE = "fl:1"
 TOLERANCE = {"rtol": 2e-4, "atol": 2e-5}
 
 

@@ -10,11 +10,10 @@ import threading
 import pytest
 import torch
 import torch.nn.functional as F
+from tiny_models import DEVICE
 from torch import nn
 
 import torch_fl
-
-DEVICE = "fl:1"
 
 
 def mlp() -> nn.Module:
@@ -138,7 +137,7 @@ def test_deepcopy_and_pickle() -> None:
         assert model[0].weight.abs().sum().item() > 0
 
 
-@pytest.mark.parametrize("where", [None, "cpu", "fl:0", "fl:1"])
+@pytest.mark.parametrize("where", [None, "cpu", "fl:0", DEVICE])
 def test_save_and_load(where: str | None) -> None:
     model = cnn().to(DEVICE)
     file = io.BytesIO()
@@ -192,13 +191,13 @@ def test_two_threads_on_two_devices() -> None:
             losses.append(loss.item())
         results[device] = losses
 
-    models = {device: mlp().eval().to(device) for device in ("fl:0", "fl:1")}
+    models = {device: mlp().eval().to(device) for device in ("fl:0", DEVICE)}
     threads = [threading.Thread(target=work, args=(device,)) for device in models]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert results["fl:0"] == results["fl:1"]
+    assert results["fl:0"] == results[DEVICE]
     assert results["fl:0"][-1] < results["fl:0"][0]
 
 

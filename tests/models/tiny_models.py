@@ -1,12 +1,18 @@
-"""Tiny random-weight models from Transformers configurations; nothing is downloaded."""
+"""Tiny random-weight models from Transformers configurations; nothing is downloaded.
+
+Also the device that the tests of this folder use: fl:1, or FL_TEST_DEVICE.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import nn
+
+DEVICE = os.environ.get("FL_TEST_DEVICE", "fl:1")
 
 
 @dataclass(frozen=True)

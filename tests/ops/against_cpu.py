@@ -1,17 +1,19 @@
 """Runs a function on CPU tensors and on the device, and compares what comes out.
 
-The device is fl:1: an operator that allocates on the current device instead of its operands' one fails here.
+The device is fl:1, or FL_TEST_DEVICE: an operator that allocates on the current device instead of its operands' one
+fails here.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
-DEVICE = "fl:1"
+DEVICE = os.environ.get("FL_TEST_DEVICE", "fl:1")
 
 
 def to_device(value: Any) -> Any:

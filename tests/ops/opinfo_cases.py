@@ -21,7 +21,7 @@ from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
-DEVICE = torch.device("fl:1")
+DEVICE = torch.device(os.environ.get("FL_TEST_DEVICE", "fl:1"))
 NUM_SAMPLES = int(os.environ.get("FL_OPINFO_SAMPLES", "3"))
 DTYPE: torch.dtype = getattr(torch, os.environ.get("FL_OPINFO_DTYPE", "float32"))
 

@@ -16,7 +16,7 @@ from typing import Any
 
 WORKER = Path(__file__).with_name("opinfo_worker.py")
 MODES = ("all", "no_cpu")
-SECONDS_PER_OP = 60.0
+SECONDS_PER_OP = float(os.environ.get("FL_OPINFO_SECONDS", "60"))  # more where kernels are compiled at first use
 
 
 class Worker:

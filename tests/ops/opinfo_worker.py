@@ -14,7 +14,7 @@ from typing import TextIO
 
 def main(answers: TextIO) -> None:
     import torch
-    from opinfo_cases import OPS, OpCheck, quiet
+    from opinfo_cases import DEVICE, OPS, OpCheck, quiet
 
     import torch_fl
 
@@ -31,7 +31,7 @@ def main(answers: TextIO) -> None:
                 torch_fl.routing.enable("cpu", mode == "all")
                 with torch_fl.routing.track() as routes:
                     report = cached.run()
-                    torch.accelerator.synchronize("fl:1")
+                    torch.accelerator.synchronize(DEVICE)
             answer.update(vars(report), cpu=sorted(routes.cpu_fallback))
         except Exception as error:  # noqa: BLE001 - a broken sample is reported, the next operator goes on
             answer["failures"].append(("setup", f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"))

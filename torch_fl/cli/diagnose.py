@@ -18,7 +18,7 @@ from torch_fl.profile.adapters import Chip
 __all__ = ["add_to", "check_chip"]
 
 # The words of csrc/core/error.cpp for FL_STATUS_UNAVAILABLE, and of its loader for a library that is not installed.
-UNAVAILABLE_WORDS = ("Unavailable", "found no device", "cannot open shared object file")
+UNAVAILABLE_WORDS = ("Unavailable", "found no device", "no device of adapter", "cannot open shared object file")
 
 
 def add_to(app: typer.Typer) -> None:

@@ -57,9 +57,13 @@ def _native_types(chip_name: str) -> dict[str, list[str]]:
     from torch_fl.profile import adapters
 
     spec = adapters.spec_for(chip_name)
+    core = compiled()
+    if not core.devices_opened():
+        core.set_discover(lambda: [])  # this one chip is enough
     try:
-        kernels = compiled().adapter_kernels(spec["path"], 0)
-    except RuntimeError as error:
+        first = core.device_info(core.add_adapter(spec)[0])
+        kernels = core.adapter_kernels(spec["path"], first.get("ordinal", 0))
+    except (RuntimeError, IndexError) as error:
         raise Refused(f"adapter {spec['path']} does not work here: {error}") from None
     native: dict[str, list[str]] = {}
     for uniop, dtype, _ in kernels:

@@ -98,14 +98,14 @@ def profile_of_adapter(name: str) -> dict[str, Any]:
     from torch_fl.profile.chip_profile import DTYPES
     from torch_fl.profile.schema import SCHEMA_FILE
 
-    library, device_name, adapter = _adapter_of(name)
+    library, device_name, adapter, chosen = _adapter_of(name)
     core = compiled()
     if not core.devices_opened():
         core.set_discover(lambda: [])  # this one adapter is enough
     try:
         identity = core.open_adapter(library)
         # Without a profile, so that nothing hides what the adapter has.
-        info = core.device_info(core.add_adapter({"path": library})[0])
+        info = core.device_info(core.add_adapter({"path": library, **chosen})[0])
         kernels = core.adapter_kernels(library, info.get("ordinal", 0))
     except (RuntimeError, IndexError) as error:
         raise Refused(f"adapter {library} does not work here: {error}") from None
@@ -122,6 +122,7 @@ def profile_of_adapter(name: str) -> dict[str, Any]:
         "memory_pool": {"prealloc_mb": 0, "min_block_bytes": max(512, info["alignment"]),
                         "alignment": info["alignment"]},
     }
+    profile.update(chosen)
     if has:
         profile["dtypes"] = has
     profile["fp16_supported"] = "float16" in used
@@ -131,15 +132,22 @@ def profile_of_adapter(name: str) -> dict[str, Any]:
     return profile
 
 
-def _adapter_of(name: str) -> tuple[str, str, str]:
-    """Return library, device_name (empty: the adapter's own) and what the profile's field `adapter` should say."""
+def _adapter_of(name: str) -> tuple[str, str, str, dict[str, Any]]:
+    """Return library, device_name (empty: the adapter's own), and what the profile's fields should say.
+
+    These are the field `adapter`, and those of `match` and `options` that the chip's own profile has.
+    """
     from torch_fl.profile import adapters
 
-    library = adapters.spec_for(name)["path"]
+    spec = adapters.spec_for(name)
+    library, chosen = spec["path"], {field: spec[field] for field in ("match", "options") if spec.get(field)}
     if name.endswith((".so", ".json")):
-        return library, "", library
-    installed = adapters.find(name).origin in ("installed", "bundled")
-    return library, name, name if installed else library
+        return library, "", library, chosen
+    chip = adapters.find(name)
+    if chip.origin not in ("installed", "bundled"):
+        return library, name, library, chosen
+    shared = chip.profile is not None and chip.profile.match.globs() and chip.profile.adapter
+    return library, name, shared or name, chosen
 
 
 def _native_op(uniop: str, types: set[str], has: list[str]) -> dict[str, Any]:

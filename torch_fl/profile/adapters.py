@@ -21,6 +21,7 @@ from torch_fl._errors import AdapterError, ConfigError, FlError, ProfileError
 from torch_fl.profile import config as configuration
 from torch_fl.profile import registry
 from torch_fl.profile.chip_profile import ChipProfile
+from torch_fl.profile.home import cache_dir
 from torch_fl.profile.loader import load
 from torch_fl.profile.op_plan import aten_pins, plan
 from torch_fl.profile.validation import suggestion
@@ -227,11 +228,13 @@ def _folder_of(entry: importlib.metadata.EntryPoint) -> Path | None:
 
 
 def _bundled() -> Iterator[Chip]:
+    """A folder of chips/ is a chip; the files of its profiles/ are chips of the same adapter."""
     names = {folder.name for root in (*(place / "chips" for place in _package_folders()), _PACKAGE.parent / "chips")
              if root.is_dir() for folder in root.iterdir() if (folder / PROFILE_FILE).is_file()}
     for name in sorted(names):
         folder = next(folder for folder in _bundled_folders(name) if (folder / PROFILE_FILE).is_file())
-        yield _from_profile(folder / PROFILE_FILE, "bundled")
+        for path in (folder / PROFILE_FILE, *sorted((folder / "profiles").glob("*.json"))):
+            yield _from_profile(path, "bundled")
 
 
 def _bundled_folders(name: str) -> list[Path]:
@@ -262,8 +265,9 @@ def discover() -> list[dict[str, Any]]:
     """Return the specs of the adapters that this process opens, in the order of their devices.
 
     The chips are those of TORCH_FL_CHIPS, else of `devices` in the configuration file, else every registered profile,
-    every adapter of TORCH_FL_ADAPTER_PATH and every installed one, else the bundled reference chip. One that cannot be
-    opened is left out, logged, and told by `failures()`.
+    every adapter of TORCH_FL_ADAPTER_PATH and every installed one, else the bundled reference chip. Installed and
+    bundled chips that are opened on request only are not among them. One that cannot be opened is left out, logged, and
+    told by `failures()`.
 
     Raises:
         ConfigError: the configuration, or an environment variable, is not valid or names a chip that is not known.
@@ -335,6 +339,7 @@ def spec(chip: Chip, config: configuration.Config | None = None,
         "memory_fraction": 1.0 if entry is None else float(entry.memory_fraction),
         "max_split_bytes": configuration.max_split_bytes(config),
         "garbage_collection_threshold": float(configuration.garbage_collection_threshold(config)),
+        "cache_dir": _cache_folder(chip),
     }
     if chip.profile is None:
         return result
@@ -345,6 +350,9 @@ def spec(chip: Chip, config: configuration.Config | None = None,
         native=ops.native,
         not_native=sorted(ops.pinned),
         pins=aten_pins(ops),
+        match=profile.match.globs(),
+        options=profile.option_texts(),
+        cache_max_mb=profile.kernel_cache.max_mb,
         dtypes=list(profile.effective_dtypes()) if restricted else [],
         memory_limit_bytes=(pool.total_mb or 0) << 20,
         prealloc_bytes=pool.prealloc_mb << 20,
@@ -352,6 +360,17 @@ def spec(chip: Chip, config: configuration.Config | None = None,
         alignment=pool.alignment,
     )
     return result
+
+
+def _cache_folder(chip: Chip) -> str:
+    """Where the chip's adapter keeps files; nowhere is an empty text."""
+    cache = chip.profile.kernel_cache if chip.profile else None
+    if cache is None or (cache.enable and cache.path is None):
+        return str(cache_dir())
+    if not cache.enable:
+        return ""
+    beside = chip.profile_path.resolve().parent if chip.profile_path else Path.cwd()
+    return str(beside / Path(cache.path).expanduser())
 
 
 def _chosen(config: configuration.Config, document: Any) -> list[tuple[Chip, configuration.ConfiguredDevice | None]]:
@@ -363,9 +382,16 @@ def _chosen(config: configuration.Config, document: Any) -> list[tuple[Chip, con
     if config.devices is not None:
         return [(_must_find(entry.type, f"{document.file}:{document.line(('devices', position, 'type'))}: "
                             f"devices[{position}].type"), entry) for position, entry in enumerate(config.devices)]
-    known = chips()
+    known = [chip for chip in chips() if not _waits(chip)]
     wanted = [chip for chip in known if chip.origin != "bundled"]
+    # Of two chips of one library, the one that chooses its devices comes before the one that takes what is left.
+    chooses = {chip.library for chip in wanted if chip.profile and chip.profile.match.globs()}
+    wanted.sort(key=lambda chip: chip.library in chooses and not (chip.profile and chip.profile.match.globs()))
     return [(chip, None) for chip in wanted or known]
+
+
+def _waits(chip: Chip) -> bool:
+    return chip.origin in ("installed", "bundled") and chip.profile is not None and chip.profile.on_request
 
 
 def _fail(path: Path | str, reason: str) -> None:

@@ -20,9 +20,12 @@ __all__ = [
     "Fusion",
     "FusionPattern",
     "KernelCache",
+    "Match",
     "MemoryPool",
     "NativeOp",
+    "OptionValue",
     "Sparse",
+    "option_text",
 ]
 
 # The names of csrc/core/device.cpp's dtype_name().
@@ -36,6 +39,7 @@ Compute = Literal["native", "decompose", "library", "cpu"]
 Megabytes = Annotated[int, Meta(ge=0, le=1 << 40)]
 ChipName = Annotated[str, Meta(pattern="^[a-z][a-z0-9_-]*$", max_length=64)]
 Text = Annotated[str, Meta(min_length=1, max_length=4096)]
+OptionValue = str | int | float | bool
 
 
 class MemoryPool(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
@@ -95,8 +99,21 @@ class KernelCache(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True)
     """Where compiled kernels are kept on disk."""
 
     enable: bool = True
-    path: Annotated[Text, Meta(description="a folder; without it, kernels/ in TORCH_FL_HOME")] | None = None
+    path: Annotated[Text, Meta(
+        description="a folder, absolute or beside this profile; without it, TORCH_FL_CACHE_DIR")] | None = None
     max_mb: Annotated[Megabytes, Meta(description="least recently used kernels go above this; 0 is no limit")] = 0
+
+
+class Match(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """Which devices of the adapter are this chip: each a glob (``*``, ``?``, ``[a-c]``) without regard to case."""
+
+    name: Annotated[Text, Meta(description="of the device's name")] | None = None
+    arch: Annotated[Text, Meta(description="of its architecture")] | None = None
+    uuid: Annotated[Text, Meta(description="of its uuid or bus id")] | None = None
+
+    def globs(self) -> dict[str, str]:
+        """Return the fields that are given."""
+        return {field: glob for field in ("name", "arch", "uuid") if (glob := getattr(self, field)) is not None}
 
 
 class Sparse(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
@@ -113,6 +130,15 @@ class ChipProfile(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True)
     adapter: Annotated[Text, Meta(
         description="the adapter library: an absolute path, a file next to this profile, or the name of an installed "
         "adapter; without it, the adapter named device_name")] | None = None
+    match: Annotated[Match, Meta(
+        description="the devices of the adapter that are this chip, where one library serves several; without it, all")
+    ] = field(default_factory=Match)
+    options: Annotated[dict[str, OptionValue], Meta(
+        description="settings of the adapter library, by its own names; one process has one value of each")
+    ] = field(default_factory=dict)
+    on_request: Annotated[bool, Meta(
+        description="a bundled or installed chip that is opened only when it is registered, or named in TORCH_FL_CHIPS "
+        "or the configuration")] = False
     memory_pool: MemoryPool = field(default_factory=MemoryPool)
     dtypes: Annotated[list[DTypeName], Meta(
         min_length=1, description="types that the chip has; without it, all that its kernels offer")] | None = None
@@ -137,6 +163,17 @@ class ChipProfile(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True)
                    if has is False}
         return tuple(name for name in DTYPES if name not in refused and (self.dtypes is None or name in self.dtypes))
 
+    def option_texts(self) -> dict[str, str]:
+        """Return the adapter's options as it gets them."""
+        return {key: option_text(value) for key, value in self.options.items()}
+
     def plain(self) -> dict[str, object]:
         """Return the profile as JSON data."""
         return msgspec.to_builtins(self)
+
+
+def option_text(value: OptionValue) -> str:
+    """Return an option's value as text: true and false as in JSON, numbers in decimal."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)

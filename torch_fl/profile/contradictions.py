@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from torch_fl.profile.chip_profile import ChipProfile, NativeOp
 from torch_fl.profile.located import Document, Path, Problem
 from torch_fl.profile.op_name import UnknownOp, resolve
@@ -11,6 +13,8 @@ __all__ = ["find"]
 
 # Names that PyTorch or Torch-FL give another meaning.
 RESERVED_NAMES = ("cpu", "cuda", "hip", "mps", "xpu", "meta", "xla", "privateuseone", "fl", "flagos")
+# Keys of the adapter's configure() that the host itself uses, and the field that says it.
+HOST_OPTIONS = {"cache_dir": "kernel_cache.path", "cache_max_mb": "kernel_cache.max_mb"}
 _HALF_TYPES = (("fp16", "fp16_supported", "float16"), ("bf16", "bf16_supported", "bfloat16"))
 
 
@@ -22,6 +26,13 @@ def find(profile: ChipProfile, document: Document) -> list[Problem]:
                                          f"any name but {', '.join(RESERVED_NAMES)}"))
     elif profile.device_name.endswith("\n"):  # "$" of the schema's pattern lets one newline through
         problems.append(document.problem(("device_name",), "ends in a newline"))
+    for key in profile.options:
+        if key in HOST_OPTIONS:
+            problems.append(document.problem(("options", key), f"is not an option of an adapter: {HOST_OPTIONS[key]} "
+                                             "says it"))
+        elif not re.fullmatch(r"[a-z][a-z0-9_]*", key):
+            problems.append(document.problem(("options", key), "malformed name of an option",
+                                             "lower-case letters, digits and _"))
     problems += _memory(profile, document)
     problems += _types(profile, document)
     for position, entry in enumerate(profile.native_ops or ()):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from torch_fl import _env
 
-__all__ = ["home", "locked", "write_atomically"]
+__all__ = ["cache_dir", "home", "locked", "write_atomically"]
 
 
 def home() -> Path:
@@ -24,6 +24,12 @@ def home() -> Path:
     """
     path = os.path.expanduser(str(_env.get("TORCH_FL_HOME")))
     return Path("/nonexistent/.torch_fl" if path.startswith("~") else path)
+
+
+def cache_dir() -> Path:
+    """Return the folder of what adapters keep between processes; it need not exist."""
+    chosen = _env.get("TORCH_FL_CACHE_DIR")
+    return (home() / "cache" if chosen is None else chosen).absolute()
 
 
 @contextlib.contextmanager

@@ -58,10 +58,12 @@ class _Walk:
         inspect = msgspec.inspect
         kind = _plain(kind)
         if isinstance(kind, inspect.UnionType):
-            options = [option for option in kind.types if not isinstance(option, inspect.NoneType)]
+            options = [_plain(option) for option in kind.types if not isinstance(option, inspect.NoneType)]
             if value is None and len(options) < len(kind.types):
-                return
-            kind = _plain(options[0])
+                return None
+            if len(options) > 1:
+                return self._one_of(value, path, options)
+            kind = options[0]
         if isinstance(kind, inspect.StructType):
             self._struct(value, path, kind)
         elif isinstance(kind, inspect.ListType):
@@ -71,6 +73,11 @@ class _Walk:
                 self._add(path, "too short", f"at least {kind.min_length} of {_allowed(kind.item_type)}")
             for index, item in enumerate(value):
                 self._visit(item, (*path, index), kind.item_type)
+        elif isinstance(kind, inspect.DictType):
+            if not isinstance(value, dict):
+                return self._add(path, f"expected an object with fields, got {_kind(value)}")
+            for key, item in value.items():
+                self._visit(item, (*path, key), kind.value_type)
         elif isinstance(kind, inspect.LiteralType):
             if value not in kind.values or isinstance(value, bool):
                 close = suggestion(value, kind.values) if isinstance(value, str) else ""
@@ -80,6 +87,14 @@ class _Walk:
         elif not _in_bounds(value, kind):
             self._add(path, "out of range" if not isinstance(value, str) else "malformed", _allowed(kind))
         return None
+
+    def _one_of(self, value: Any, path: Path, options: list[Any]) -> None:
+        """Plain types only: a text, a number, true or false."""
+        if not any(type(option).__name__ in _NAMES and _matches(value, option) and not (
+                isinstance(value, (dict, list)) or value is None) for option in options):
+            kinds = sorted({type(option).__name__ for option in options} & set(_NAMES))
+            names = [_NAMES[name] for name in kinds if name != "IntType" or "FloatType" not in kinds]
+            self._add(path, f"expected {', or '.join(names)}, got {_kind(value)}")
 
     def _struct(self, value: Any, path: Path, kind: Any) -> None:
         names = {field.encode_name: field for field in kind.fields}

@@ -31,7 +31,7 @@ def visible(specs: list[dict[str, Any]], selectors: tuple[str, ...] | None) -> l
     by_chip: dict[str, set[int]] = {spec["device_name"]: set() for spec in specs if spec["device_name"]}
     undecided = False
     for selector in selectors:
-        if not re.fullmatch(r"[A-Za-z0-9_.:/-]+", selector):
+        if not re.fullmatch(r"[A-Za-z0-9_.:/ ()@+-]+", selector):
             raise ConfigError(f"environment variable TORCH_FL_VISIBLE_DEVICES: {selector!r} is not valid; allowed: a "
                               "flat index (0), a chip (acme), chip:index (acme:1) or a uuid, separated by commas")
         chip, colon, index = selector.rpartition(":")
