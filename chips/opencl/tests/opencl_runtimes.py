@@ -87,7 +87,7 @@ class Outcome:
     failures: dict[str, str]  # test -> last lines
 
     def text(self) -> str:
-        return "\n".join(f"{name}:\n    {words}" for name, words in self.failures.items())
+        return "\n".join(f"{name}:\n    {' '.join(words.split())[:300]}" for name, words in self.failures.items())
 
 
 def run_pytest(paths: list[str | Path], chips: str, *words: str, timeout: float = 1200.0, **more: str) -> Outcome:
