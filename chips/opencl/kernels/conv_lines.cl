@@ -5,6 +5,19 @@ typedef VEC vec;
 
 static inline int floor_div(int a, int b) { return a >= 0 ? a / b : -((b - 1 - a) / b); }
 
+// Asks for the cache line of an address. Channels lie far apart, which hardware does not foresee.
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_prefetch)
+#define PREFETCH(p) __builtin_prefetch((const void*)(size_t)(p))
+#endif
+#endif
+#ifndef PREFETCH
+#define PREFETCH(p)
+#endif
+static inline void prefetch_line(const __global MEM(T)* line, long bytes) {
+  for (long i = 0; i < bytes; i += 64) PREFETCH((const __global char*)line + i);
+}
+
 // to[i] = from[i * step], count > 0
 static inline void copy_line(__global acc* to, const __global MEM(T)* from, long step, int count) {
   if (step == 1 && count >= 16) {

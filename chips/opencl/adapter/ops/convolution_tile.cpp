@@ -10,12 +10,13 @@ namespace ocl {
 namespace {
 
 constexpr int64_t kRows = 8;                       // of the register tile
-constexpr int64_t kSlabBytes = int64_t{256} << 10;  // a slab's target: half of a small second-level cache
+constexpr int64_t kRunBytes = 30 << 10;            // of the slab, for a run of positions: fits the first-level cache
+constexpr int64_t kWeightBytes = int64_t{1} << 20;  // of the weights, for one slab: fits the second-level cache
 
 // conv_t of kernels/conv_tile.cl
 struct TileArgs {
   int64_t src_n, src_g, src_c, src[3], dst_n, dst_g, dst_c, dst[3];
-  int64_t slot, slab_at, sums_at;
+  int64_t slot, slab_at, sums_at, weight_row;
   int32_t extent[3], grid[3], step[3], first[3], tap_step[3], taps[3], planes[3], lowest[3];
   int32_t rows, columns, height, width, length, tiles_y, tiles_x, m_tiles;
   int32_t batch, groups, in_channels, out_channels, chunk, m_rows;
@@ -36,6 +37,7 @@ struct Pass {
   int64_t dst_start = 0;
   int64_t batch, groups, in_channels, out_channels;
   int64_t weight_g, weight_m, weight_c, weight_tap[3], weight_start = 0;
+  bool straight = false;  // output channels' weights lie [in channel][tap] without gaps, and groups behind each other
   int64_t taps() const { return dim[0].taps * dim[1].taps * dim[2].taps; }
 };
 
@@ -85,15 +87,15 @@ struct Tiling {
 double item_cost(const Pass& pass, const Shifts (&s)[3], int64_t lanes, const Tiling& t) {
   const double width = static_cast<double>(t.columns + s[2].range), height = static_cast<double>(t.rows + s[1].range);
   const int64_t count = (t.rows - 1) * (t.columns + s[2].range) + t.columns;
-  const int64_t vectors = divide_up(count, lanes), m_rows = divide_up(divide_up(pass.out_channels, kRows), t.m_tiles);
+  const int64_t vectors = divide_up(count, lanes), blocks = divide_up(divide_up(pass.out_channels, kRows), t.m_tiles);
   const double depth = static_cast<double>(pass.in_channels * pass.taps());
-  const double fetch = pass.src.stride[2] * pass.dim[2].step == 1 ? 0.2 : pass.src.stride[2] == 1 ? 0.4 : 1.5;
+  const double fetch = pass.src.stride[2] * pass.dim[2].step == 1 ? 0.7 : pass.src.stride[2] == 1 ? 1.0 : 2.5;
   const double slab = static_cast<double>(pass.in_channels * s[0].planes * s[1].planes * s[2].planes) * height *
-                      (15 + width * fetch);
+                      (25 + width * fetch);
   const double product = static_cast<double>(vectors / 2 * 8 + vectors % 2 * 5) * depth;
-  const double weights = depth * kRows * 4;  // bytes per block of rows
-  const double output = static_cast<double>(count) * kRows * 0.3;
-  return slab + static_cast<double>(m_rows) * (product + weights * 0.08 + output + 50);
+  const double weights = depth * kRows * 4 * 0.12;
+  const double sums = static_cast<double>(count * kRows * blocks * lanes) * 4 > 8e6 ? 1.1 : 1.0;  // beyond 512 KiB
+  return slab + static_cast<double>(blocks) * (product * sums + weights + static_cast<double>(count) * kRows * 0.5 + 50);
 }
 
 Tiling choose_tiling(const Pass& pass, const Shifts (&s)[3], int64_t lanes, int64_t cores) {
@@ -102,7 +104,7 @@ Tiling choose_tiling(const Pass& pass, const Shifts (&s)[3], int64_t lanes, int6
   Tiling best{1, 1, 1};
   double best_cost = 1e300;
   int64_t last_columns = 0;
-  for (int64_t cuts = divide_up(x.grid, 1024); cuts <= 64; ++cuts) {
+  for (int64_t cuts = divide_up(x.grid, 512); cuts <= 64; ++cuts) {
     int64_t columns = divide_up(x.grid, cuts);
     if (cuts > 1 && s[2].range == 0) columns = std::min(x.grid, round_up(columns, 2 * lanes));
     if (columns == last_columns) continue;
@@ -111,7 +113,7 @@ Tiling choose_tiling(const Pass& pass, const Shifts (&s)[3], int64_t lanes, int6
     int64_t last_rows = 0;
     for (int64_t row_cuts = 1; row_cuts <= y.grid; ++row_cuts) {
       const int64_t rows = divide_up(y.grid, row_cuts);
-      if (rows == last_rows || (rows > 1 && rows * (columns + s[2].range) > 1024)) continue;
+      if (rows == last_rows || (rows > 1 && rows * (columns + s[2].range) > 512)) continue;
       last_rows = rows;
       const int64_t tiles = divide_up(x.grid, columns) * divide_up(y.grid, rows) * fixed;
       for (int64_t m_tiles = 1; m_tiles <= blocks; m_tiles *= 2) {
@@ -158,8 +160,11 @@ TileArgs tile_args(const Pass& pass, int64_t lanes, int64_t item_bytes, int64_t 
   int64_t pitch = round_up((t.rows - 1) * width + t.columns, 2 * lanes);
   if (pitch * item_bytes % 4096 == 0) pitch += 16;
   const int64_t m_rows = round_up(divide_up(pass.out_channels, t.m_tiles), kRows);
-  const int64_t least = std::max<int64_t>(16, 256 / std::max<int64_t>(1, pass.taps()));
-  int64_t chunk = std::max(least, kSlabBytes / (length * item_bytes));
+  // Channels at a time: what a run of positions meets of them stays in the first-level cache.
+  const int64_t lines = std::max<int64_t>(1, pass.dim[0].taps * pass.dim[1].taps * s[2].planes);
+  const int64_t run = lines * (2 * lanes + round_up(s[2].range, 16)) * item_bytes;
+  const int64_t weights = std::max<int64_t>(1, m_rows * pass.taps() * item_bytes);
+  int64_t chunk = std::max<int64_t>(8, std::min(kRunBytes / run, kWeightBytes / weights));
   if (chunk < pass.in_channels) chunk = divide_up(pass.in_channels, divide_up(pass.in_channels, chunk));
   chunk = std::min(chunk, pass.in_channels);
   a.rows = static_cast<int32_t>(t.rows), a.columns = static_cast<int32_t>(t.columns);
@@ -174,15 +179,17 @@ TileArgs tile_args(const Pass& pass, int64_t lanes, int64_t item_bytes, int64_t 
   a.slots = static_cast<int32_t>(std::min<int64_t>(a.items, 4 * cores));
   a.slab_at = round_up(pass.taps(), 16);
   a.sums_at = a.slab_at + chunk * length + 64;
-  a.slot = a.sums_at + (chunk < pass.in_channels ? m_rows : kRows) * pitch + 64;
+  a.slot = a.sums_at + m_rows * pitch + 64;
   return a;
 }
 
-const Program& tile_program(Op& op) {
-  return op.program(1, [&](Source& source) {
+const Program& tile_program(Op& op, bool packed) {
+  return op.program(packed ? 1 : 2, [&](Source& source) {
     add_conv_lines(source, op.in);
-    source.file("conv_pack.cl").file("conv_tile.cl");
-    source.kernel("conv_pack").kernel("conv_tile");
+    if (packed) source.define("PACKED", int64_t{1}).file("conv_pack.cl");
+    source.file("conv_tile.cl");
+    source.kernel("conv_tile");
+    if (packed) source.kernel("conv_pack");
   });
 }
 
@@ -198,7 +205,7 @@ void pack_weights(Op& op, const Program& program, const Pass& pass, const fl_ten
                                                    static_cast<uint64_t>(size_of(op.in)));
   const int64_t blocks = divide_up(pass.out_channels, kRows) * pass.groups;
   const int64_t chunk = std::max<int64_t>(1, 4096 / (kRows * pass.taps()));
-  op.launch(program, 0, {blocks, divide_up(pass.in_channels, chunk)}, {1, 1}, Op::at(packed, item),
+  op.launch(program, 1, {blocks, divide_up(pass.in_channels, chunk)}, {1, 1}, Op::at(packed, item),
             Op::at(from, size_of(op.in)), Bytes{&a, sizeof(a)}, static_cast<int32_t>(chunk));
 }
 
@@ -211,16 +218,18 @@ void run_pass(Op& op, Pass& pass, const fl_tensor& src, const fl_tensor& weight,
   const int item = op.in == Type::Float64 ? 8 : 4;
   TileArgs a = tile_args(pass, conv_lanes(op.in), item, op.device.compute_units);
   a.has_bias = bias != nullptr;
-  const int64_t packed = round_up(
-      round_up(pass.out_channels, kRows) * pass.groups * pass.in_channels * pass.taps() * item, 4096);
-  const Place scratch =
-      op.stream.scratch(static_cast<uint64_t>(packed + a.slot * a.slots * item));
-  const Program& program = tile_program(op);
-  if (pass.taps() > 0) pack_weights(op, program, pass, weight, scratch, item);
+  const bool packed = !pass.straight || (op.in != Type::Float32 && op.in != Type::Float64);
+  a.weight_row = pass.weight_m;
+  const int64_t numel = round_up(pass.out_channels, kRows) * pass.groups * pass.in_channels * pass.taps();
+  const int64_t packed_bytes = packed ? round_up(numel * item, 4096) : 0;
+  const Place scratch = op.stream.scratch(static_cast<uint64_t>(packed_bytes + a.slot * a.slots * item));
+  const Program& program = tile_program(op, packed);
+  if (packed && pass.taps() > 0) pack_weights(op, program, pass, weight, scratch, item);
   const int size = size_of(op.in);
   const Place to = Place::of(dst.memory).plus(static_cast<uint64_t>(pass.dst_start * size));
-  op.launch(program, 1, {a.slots}, {1}, Op::at(to, size), src, bias != nullptr ? *bias : weight,
-            Op::at(scratch, item), Op::at(scratch.plus(static_cast<uint64_t>(packed)), item), Bytes{&a, sizeof(a)});
+  op.launch(program, 0, {a.slots}, {1}, Op::at(to, size), src, bias != nullptr ? *bias : weight,
+            Op::at(packed ? scratch : Place::of(weight.memory), item),
+            Op::at(scratch.plus(static_cast<uint64_t>(packed_bytes)), item), Bytes{&a, sizeof(a)});
 }
 
 // The taps that source positions residue, residue + stride … meet, as a walk over the destination.
@@ -251,6 +260,13 @@ void conv_tile_forward(Op& op, const ConvProblem& p, const fl_tensor& src, const
     pass.dim[d] = {p.src.size[d], p.dst.size[d], p.stride[d], -p.padding[d], p.dilation[d], p.kernel[d]};
     pass.weight_tap[d] = p.weight.stride[d];
   }
+  int64_t expected = 1;
+  pass.straight = true;
+  for (int d = 2; d >= 0; --d) {
+    pass.straight &= p.kernel[d] == 1 || p.weight.stride[d] == expected;
+    expected *= p.kernel[d];
+  }
+  pass.straight &= p.group_in() == 1 || p.weight.channel_stride == expected;
   run_pass(op, pass, src, weight, bias, dst);
 }
 
