@@ -95,8 +95,8 @@ fl_status copy_peer(fl_stream stream, int32_t dst_device, fl_memory dst, int32_t
   return guarded([&] {
     Stream& source = stream_of(stream);
     if (source.device != &device(src_device)) {
-      fail(FL_STATUS_INVALID_ARGUMENT, "copy_peer from device " + std::to_string(src_device) + " on a stream of device " +
-                                           std::to_string(source.device->ordinal));
+      fail(FL_STATUS_INVALID_ARGUMENT, "copy_peer from device " + std::to_string(src_device) +
+                                           " on a stream of device " + std::to_string(source.device->ordinal));
     }
     return copy_to_peer(source, device(dst_device), dst, src, bytes);
   });
@@ -131,9 +131,8 @@ fl_status stream_wait_event(fl_stream stream, fl_event event) {
 
 fl_status event_create(int32_t ordinal, uint32_t flags, fl_event* out_event) {
   *out_event = nullptr;
-  return guarded([&] {
-    *out_event = reinterpret_cast<fl_event>(new Event{&device(ordinal), (flags & FL_EVENT_TIMING) != 0});
-  });
+  return guarded(
+      [&] { *out_event = reinterpret_cast<fl_event>(new Event{&device(ordinal), (flags & FL_EVENT_TIMING) != 0}); });
 }
 
 fl_status event_destroy(fl_event event) {

@@ -67,9 +67,9 @@ const Api& load_api(const std::string& path, const std::vector<std::string>& mor
 UsmApi usm_of(cl_platform_id platform) {
   UsmApi usm;
   bool complete = true;
-#define OCL_RESOLVE(name, result, parameters)                                                               \
-  usm.name = reinterpret_cast<decltype(usm.name)>(                                                          \
-      cl().GetExtensionFunctionAddressForPlatform(platform, "cl" #name "INTEL"));                           \
+#define OCL_RESOLVE(name, result, parameters)                                                                          \
+  usm.name =                                                                                                           \
+      reinterpret_cast<decltype(usm.name)>(cl().GetExtensionFunctionAddressForPlatform(platform, "cl" #name "INTEL")); \
   complete = complete && usm.name != nullptr;
   OCL_FUNCTIONS_USM(OCL_RESOLVE)
 #undef OCL_RESOLVE

@@ -1,6 +1,6 @@
-// The part of OpenCL that this adapter uses: types, constants and functions, declared here because the ABI is stable and
-// a build must not need OpenCL's headers. Functions are looked up at run time in the ICD loader: cl().Finish(queue).
-// Counterpart: cl_api.cpp.
+// The part of OpenCL that this adapter uses: types, constants and functions, declared here because the ABI is stable
+// and a build must not need OpenCL's headers. Functions are looked up at run time in the ICD loader:
+// cl().Finish(queue). Counterpart: cl_api.cpp.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -130,74 +130,76 @@ constexpr cl_bitfield CL_UNIFIED_SHARED_MEMORY_ACCESS_INTEL = 1 << 0;
 namespace ocl {
 
 // X(name, result, parameters): functions that every OpenCL 1.2 loader has.
-#define OCL_FUNCTIONS(X)                                                                                              \
-  X(GetPlatformIDs, cl_int, (cl_uint, cl_platform_id*, cl_uint*))                                                     \
-  X(GetPlatformInfo, cl_int, (cl_platform_id, cl_uint, size_t, void*, size_t*))                                       \
-  X(GetDeviceIDs, cl_int, (cl_platform_id, cl_device_type, cl_uint, cl_device_id*, cl_uint*))                         \
-  X(GetDeviceInfo, cl_int, (cl_device_id, cl_uint, size_t, void*, size_t*))                                           \
-  X(CreateContext, cl_context, (const cl_context_properties*, cl_uint, const cl_device_id*,                           \
-                                void (*)(const char*, const void*, size_t, void*), void*, cl_int*))                   \
-  X(ReleaseContext, cl_int, (cl_context))                                                                             \
-  X(CreateCommandQueue, cl_command_queue, (cl_context, cl_device_id, cl_bitfield, cl_int*))                           \
-  X(ReleaseCommandQueue, cl_int, (cl_command_queue))                                                                  \
-  X(Flush, cl_int, (cl_command_queue))                                                                                \
-  X(Finish, cl_int, (cl_command_queue))                                                                               \
-  X(CreateBuffer, cl_mem, (cl_context, cl_mem_flags, size_t, void*, cl_int*))                                         \
-  X(ReleaseMemObject, cl_int, (cl_mem))                                                                               \
-  X(EnqueueReadBuffer, cl_int, (cl_command_queue, cl_mem, cl_bool, size_t, size_t, void*, cl_uint, const cl_event*,   \
-                                cl_event*))                                                                           \
-  X(EnqueueWriteBuffer, cl_int, (cl_command_queue, cl_mem, cl_bool, size_t, size_t, const void*, cl_uint,             \
-                                 const cl_event*, cl_event*))                                                         \
-  X(EnqueueCopyBuffer, cl_int, (cl_command_queue, cl_mem, cl_mem, size_t, size_t, size_t, cl_uint, const cl_event*,   \
-                                cl_event*))                                                                           \
-  X(EnqueueFillBuffer, cl_int, (cl_command_queue, cl_mem, const void*, size_t, size_t, size_t, cl_uint,               \
-                                const cl_event*, cl_event*))                                                          \
-  X(EnqueueMapBuffer, void*, (cl_command_queue, cl_mem, cl_bool, cl_map_flags, size_t, size_t, cl_uint,               \
-                              const cl_event*, cl_event*, cl_int*))                                                   \
-  X(EnqueueUnmapMemObject, cl_int, (cl_command_queue, cl_mem, void*, cl_uint, const cl_event*, cl_event*))            \
-  X(CreateProgramWithSource, cl_program, (cl_context, cl_uint, const char**, const size_t*, cl_int*))                 \
-  X(CreateProgramWithBinary, cl_program, (cl_context, cl_uint, const cl_device_id*, const size_t*,                    \
-                                          const unsigned char**, cl_int*, cl_int*))                                   \
+#define OCL_FUNCTIONS(X)                                                                                               \
+  X(GetPlatformIDs, cl_int, (cl_uint, cl_platform_id*, cl_uint*))                                                      \
+  X(GetPlatformInfo, cl_int, (cl_platform_id, cl_uint, size_t, void*, size_t*))                                        \
+  X(GetDeviceIDs, cl_int, (cl_platform_id, cl_device_type, cl_uint, cl_device_id*, cl_uint*))                          \
+  X(GetDeviceInfo, cl_int, (cl_device_id, cl_uint, size_t, void*, size_t*))                                            \
+  X(CreateContext, cl_context,                                                                                         \
+    (const cl_context_properties*, cl_uint, const cl_device_id*, void (*)(const char*, const void*, size_t, void*),    \
+     void*, cl_int*))                                                                                                  \
+  X(ReleaseContext, cl_int, (cl_context))                                                                              \
+  X(CreateCommandQueue, cl_command_queue, (cl_context, cl_device_id, cl_bitfield, cl_int*))                            \
+  X(ReleaseCommandQueue, cl_int, (cl_command_queue))                                                                   \
+  X(Flush, cl_int, (cl_command_queue))                                                                                 \
+  X(Finish, cl_int, (cl_command_queue))                                                                                \
+  X(CreateBuffer, cl_mem, (cl_context, cl_mem_flags, size_t, void*, cl_int*))                                          \
+  X(ReleaseMemObject, cl_int, (cl_mem))                                                                                \
+  X(EnqueueReadBuffer, cl_int,                                                                                         \
+    (cl_command_queue, cl_mem, cl_bool, size_t, size_t, void*, cl_uint, const cl_event*, cl_event*))                   \
+  X(EnqueueWriteBuffer, cl_int,                                                                                        \
+    (cl_command_queue, cl_mem, cl_bool, size_t, size_t, const void*, cl_uint, const cl_event*, cl_event*))             \
+  X(EnqueueCopyBuffer, cl_int,                                                                                         \
+    (cl_command_queue, cl_mem, cl_mem, size_t, size_t, size_t, cl_uint, const cl_event*, cl_event*))                   \
+  X(EnqueueFillBuffer, cl_int,                                                                                         \
+    (cl_command_queue, cl_mem, const void*, size_t, size_t, size_t, cl_uint, const cl_event*, cl_event*))              \
+  X(EnqueueMapBuffer, void*,                                                                                           \
+    (cl_command_queue, cl_mem, cl_bool, cl_map_flags, size_t, size_t, cl_uint, const cl_event*, cl_event*, cl_int*))   \
+  X(EnqueueUnmapMemObject, cl_int, (cl_command_queue, cl_mem, void*, cl_uint, const cl_event*, cl_event*))             \
+  X(CreateProgramWithSource, cl_program, (cl_context, cl_uint, const char**, const size_t*, cl_int*))                  \
+  X(CreateProgramWithBinary, cl_program,                                                                               \
+    (cl_context, cl_uint, const cl_device_id*, const size_t*, const unsigned char**, cl_int*, cl_int*))                \
   X(BuildProgram, cl_int, (cl_program, cl_uint, const cl_device_id*, const char*, void (*)(cl_program, void*), void*)) \
-  X(GetProgramInfo, cl_int, (cl_program, cl_uint, size_t, void*, size_t*))                                            \
-  X(GetProgramBuildInfo, cl_int, (cl_program, cl_device_id, cl_uint, size_t, void*, size_t*))                         \
-  X(ReleaseProgram, cl_int, (cl_program))                                                                             \
-  X(CreateKernel, cl_kernel, (cl_program, const char*, cl_int*))                                                      \
-  X(ReleaseKernel, cl_int, (cl_kernel))                                                                               \
-  X(GetKernelWorkGroupInfo, cl_int, (cl_kernel, cl_device_id, cl_uint, size_t, void*, size_t*))                       \
-  X(SetKernelArg, cl_int, (cl_kernel, cl_uint, size_t, const void*))                                                  \
-  X(EnqueueNDRangeKernel, cl_int, (cl_command_queue, cl_kernel, cl_uint, const size_t*, const size_t*, const size_t*, \
-                                   cl_uint, const cl_event*, cl_event*))                                              \
-  X(EnqueueMarkerWithWaitList, cl_int, (cl_command_queue, cl_uint, const cl_event*, cl_event*))                       \
-  X(EnqueueBarrierWithWaitList, cl_int, (cl_command_queue, cl_uint, const cl_event*, cl_event*))                      \
-  X(WaitForEvents, cl_int, (cl_uint, const cl_event*))                                                                \
-  X(GetEventInfo, cl_int, (cl_event, cl_uint, size_t, void*, size_t*))                                                \
-  X(GetEventProfilingInfo, cl_int, (cl_event, cl_uint, size_t, void*, size_t*))                                       \
-  X(ReleaseEvent, cl_int, (cl_event))                                                                                 \
+  X(GetProgramInfo, cl_int, (cl_program, cl_uint, size_t, void*, size_t*))                                             \
+  X(GetProgramBuildInfo, cl_int, (cl_program, cl_device_id, cl_uint, size_t, void*, size_t*))                          \
+  X(ReleaseProgram, cl_int, (cl_program))                                                                              \
+  X(CreateKernel, cl_kernel, (cl_program, const char*, cl_int*))                                                       \
+  X(ReleaseKernel, cl_int, (cl_kernel))                                                                                \
+  X(GetKernelWorkGroupInfo, cl_int, (cl_kernel, cl_device_id, cl_uint, size_t, void*, size_t*))                        \
+  X(SetKernelArg, cl_int, (cl_kernel, cl_uint, size_t, const void*))                                                   \
+  X(EnqueueNDRangeKernel, cl_int,                                                                                      \
+    (cl_command_queue, cl_kernel, cl_uint, const size_t*, const size_t*, const size_t*, cl_uint, const cl_event*,      \
+     cl_event*))                                                                                                       \
+  X(EnqueueMarkerWithWaitList, cl_int, (cl_command_queue, cl_uint, const cl_event*, cl_event*))                        \
+  X(EnqueueBarrierWithWaitList, cl_int, (cl_command_queue, cl_uint, const cl_event*, cl_event*))                       \
+  X(WaitForEvents, cl_int, (cl_uint, const cl_event*))                                                                 \
+  X(GetEventInfo, cl_int, (cl_event, cl_uint, size_t, void*, size_t*))                                                 \
+  X(GetEventProfilingInfo, cl_int, (cl_event, cl_uint, size_t, void*, size_t*))                                        \
+  X(ReleaseEvent, cl_int, (cl_event))                                                                                  \
   X(GetExtensionFunctionAddressForPlatform, void*, (cl_platform_id, const char*))
 
 // Functions of OpenCL 2: null with an older loader.
-#define OCL_FUNCTIONS_2(X)                                                                                            \
-  X(CreateCommandQueueWithProperties, cl_command_queue, (cl_context, cl_device_id, const cl_queue_properties*, cl_int*)) \
-  X(SVMAlloc, void*, (cl_context, cl_bitfield, size_t, cl_uint))                                                      \
-  X(SVMFree, void, (cl_context, void*))                                                                               \
-  X(SetKernelArgSVMPointer, cl_int, (cl_kernel, cl_uint, const void*))                                                \
-  X(EnqueueSVMMemcpy, cl_int, (cl_command_queue, cl_bool, void*, const void*, size_t, cl_uint, const cl_event*,       \
-                               cl_event*))                                                                            \
-  X(EnqueueSVMMemFill, cl_int, (cl_command_queue, void*, const void*, size_t, size_t, cl_uint, const cl_event*,       \
-                                cl_event*))
+#define OCL_FUNCTIONS_2(X)                                                                        \
+  X(CreateCommandQueueWithProperties, cl_command_queue,                                           \
+    (cl_context, cl_device_id, const cl_queue_properties*, cl_int*))                              \
+  X(SVMAlloc, void*, (cl_context, cl_bitfield, size_t, cl_uint))                                  \
+  X(SVMFree, void, (cl_context, void*))                                                           \
+  X(SetKernelArgSVMPointer, cl_int, (cl_kernel, cl_uint, const void*))                            \
+  X(EnqueueSVMMemcpy, cl_int,                                                                     \
+    (cl_command_queue, cl_bool, void*, const void*, size_t, cl_uint, const cl_event*, cl_event*)) \
+  X(EnqueueSVMMemFill, cl_int,                                                                    \
+    (cl_command_queue, void*, const void*, size_t, size_t, cl_uint, const cl_event*, cl_event*))
 
 // cl_intel_unified_shared_memory, by platform: clDeviceMemAllocINTEL … .
-#define OCL_FUNCTIONS_USM(X)                                                                                          \
-  X(DeviceMemAlloc, void*, (cl_context, cl_device_id, const cl_properties*, size_t, cl_uint, cl_int*))                \
-  X(HostMemAlloc, void*, (cl_context, const cl_properties*, size_t, cl_uint, cl_int*))                                \
-  X(SharedMemAlloc, void*, (cl_context, cl_device_id, const cl_properties*, size_t, cl_uint, cl_int*))                \
-  X(MemFree, cl_int, (cl_context, void*))                                                                             \
-  X(SetKernelArgMemPointer, cl_int, (cl_kernel, cl_uint, const void*))                                                \
-  X(EnqueueMemcpy, cl_int, (cl_command_queue, cl_bool, void*, const void*, size_t, cl_uint, const cl_event*,          \
-                            cl_event*))                                                                               \
-  X(EnqueueMemFill, cl_int, (cl_command_queue, void*, const void*, size_t, size_t, cl_uint, const cl_event*,          \
-                             cl_event*))
+#define OCL_FUNCTIONS_USM(X)                                                                           \
+  X(DeviceMemAlloc, void*, (cl_context, cl_device_id, const cl_properties*, size_t, cl_uint, cl_int*)) \
+  X(HostMemAlloc, void*, (cl_context, const cl_properties*, size_t, cl_uint, cl_int*))                 \
+  X(SharedMemAlloc, void*, (cl_context, cl_device_id, const cl_properties*, size_t, cl_uint, cl_int*)) \
+  X(MemFree, cl_int, (cl_context, void*))                                                              \
+  X(SetKernelArgMemPointer, cl_int, (cl_kernel, cl_uint, const void*))                                 \
+  X(EnqueueMemcpy, cl_int,                                                                             \
+    (cl_command_queue, cl_bool, void*, const void*, size_t, cl_uint, const cl_event*, cl_event*))      \
+  X(EnqueueMemFill, cl_int, (cl_command_queue, void*, const void*, size_t, size_t, cl_uint, const cl_event*, cl_event*))
 
 #define OCL_MEMBER(name, result, parameters) result(*name) parameters = nullptr;
 struct Api {

@@ -39,7 +39,8 @@ void queue_write(Stream& stream, const Place& dst, const void* src, uint64_t byt
   cl_int code;
   switch (stream.device->mode) {
     case MemoryMode::Usm:
-      code = stream.device->platform->usm.EnqueueMemcpy(stream.queue, wait, dst.pointer, src, bytes, 0, nullptr, nullptr);
+      code =
+          stream.device->platform->usm.EnqueueMemcpy(stream.queue, wait, dst.pointer, src, bytes, 0, nullptr, nullptr);
       break;
     case MemoryMode::Svm:
       code = cl().EnqueueSVMMemcpy(stream.queue, wait, dst.pointer, src, bytes, 0, nullptr, nullptr);
@@ -56,7 +57,8 @@ void queue_read(Stream& stream, void* dst, const Place& src, uint64_t bytes, boo
   cl_int code;
   switch (stream.device->mode) {
     case MemoryMode::Usm:
-      code = stream.device->platform->usm.EnqueueMemcpy(stream.queue, wait, dst, src.pointer, bytes, 0, nullptr, nullptr);
+      code =
+          stream.device->platform->usm.EnqueueMemcpy(stream.queue, wait, dst, src.pointer, bytes, 0, nullptr, nullptr);
       break;
     case MemoryMode::Svm:
       code = cl().EnqueueSVMMemcpy(stream.queue, wait, dst, src.pointer, bytes, 0, nullptr, nullptr);
@@ -149,6 +151,7 @@ void copy_on_device(Stream& stream, const fl_memory& dst, const fl_memory& src, 
   if (bytes == 0) return;
   const Place to = stream.device->memory->checked(dst, bytes, "copy_d2d to");
   const Place from = stream.device->memory->checked(src, bytes, "copy_d2d from");
+  if (to.pointer == from.pointer && to.buffer == from.buffer && to.offset == from.offset) return;
   std::lock_guard<std::mutex> lock(stream.mutex);
   queue_copy(stream, to, from, bytes);
 }

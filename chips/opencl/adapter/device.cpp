@@ -24,8 +24,8 @@ struct TypeInfo {
   const char* token;
 };
 constexpr TypeInfo kTypeInfos[kNumTypes] = {
-    {{FL_BOOL, 8, 1}, 1, "b8"},    {{FL_UINT, 8, 1}, 1, "u8"},    {{FL_INT, 8, 1}, 1, "i8"},
-    {{FL_INT, 16, 1}, 2, "i16"},   {{FL_INT, 32, 1}, 4, "i32"},   {{FL_INT, 64, 1}, 8, "i64"},
+    {{FL_BOOL, 8, 1}, 1, "b8"},    {{FL_UINT, 8, 1}, 1, "u8"},      {{FL_INT, 8, 1}, 1, "i8"},
+    {{FL_INT, 16, 1}, 2, "i16"},   {{FL_INT, 32, 1}, 4, "i32"},     {{FL_INT, 64, 1}, 8, "i64"},
     {{FL_FLOAT, 16, 1}, 2, "f16"}, {{FL_BFLOAT, 16, 1}, 2, "bf16"}, {{FL_FLOAT, 32, 1}, 4, "f32"},
     {{FL_FLOAT, 64, 1}, 8, "f64"},
 };
@@ -82,13 +82,12 @@ void choose_memory(Device& device) {
     choice = device.host_cpu && fine ? Choice::Svm : usm ? Choice::Usm : pointers ? Choice::Svm : Choice::Buffer;
   }
   if ((choice == Choice::Usm && !usm) || (choice == Choice::Svm && !pointers)) {
-    fail(FL_STATUS_UNIMPLEMENTED, device.name + " has no " + (choice == Choice::Usm ? "unified shared memory (USM)"
-                                                                                    : "shared virtual memory (SVM)") +
-                                      "; set option `memory` to auto");
+    fail(FL_STATUS_UNIMPLEMENTED,
+         device.name + " has no " +
+             (choice == Choice::Usm ? "unified shared memory (USM)" : "shared virtual memory (SVM)") +
+             "; set option `memory` to auto");
   }
-  device.mode = choice == Choice::Usm   ? MemoryMode::Usm
-                : choice == Choice::Svm ? MemoryMode::Svm
-                                        : MemoryMode::Buffer;
+  device.mode = choice == Choice::Usm ? MemoryMode::Usm : choice == Choice::Svm ? MemoryMode::Svm : MemoryMode::Buffer;
   device.fine_grained = choice == Choice::Usm ? shared : choice == Choice::Svm && fine;
 }
 
@@ -113,7 +112,8 @@ void describe(Device& device) {
   device.local_memory = number_of<cl_ulong>(id, CL_DEVICE_LOCAL_MEM_SIZE);
   device.compute_units = number_of<cl_uint>(id, CL_DEVICE_MAX_COMPUTE_UNITS);
   device.max_group = static_cast<uint32_t>(number_of<size_t>(id, CL_DEVICE_MAX_WORK_GROUP_SIZE));
-  device.alignment = std::max<uint32_t>(64, std::min<uint32_t>(4096, number_of<cl_uint>(id, CL_DEVICE_MEM_BASE_ADDR_ALIGN) / 8));
+  device.alignment =
+      std::max<uint32_t>(64, std::min<uint32_t>(4096, number_of<cl_uint>(id, CL_DEVICE_MEM_BASE_ADDR_ALIGN) / 8));
   device.flush_every = device.host_cpu ? 1 : 8;  // on a CPU a flush costs nothing measurable
   device.types = kAllTypes & ~(device.fp64 ? 0 : bit(Type::Float64));
   choose_memory(device);
@@ -190,8 +190,8 @@ bool devices_open() { return all().opened; }
 Device& device(int ordinal) {
   const int count = device_count();
   if (ordinal < 0 || ordinal >= count) {
-    fail(FL_STATUS_INVALID_ARGUMENT, "no OpenCL device " + std::to_string(ordinal) + ": there are " +
-                                         std::to_string(count));
+    fail(FL_STATUS_INVALID_ARGUMENT,
+         "no OpenCL device " + std::to_string(ordinal) + ": there are " + std::to_string(count));
   }
   return *all().devices[static_cast<size_t>(ordinal)];
 }

@@ -1,5 +1,6 @@
 // What the adapter knows of an OpenCL device: platform, context, limits, memory modes, streams and scratch memory.
-// Knows Torch-FL's C ABI and OpenCL, nothing else. Counterparts: device.cpp, memory.cpp, stream.cpp, kernel.h (kernels).
+// Knows Torch-FL's C ABI and OpenCL, nothing else. Counterparts: device.cpp, memory.cpp, stream.cpp, kernel.h
+// (kernels).
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -28,7 +29,7 @@ struct Platform {
   std::string name, vendor, version;
   cl_context context = nullptr;  // of all its devices, so that copies and events cross between them
   int num_devices = 0;
-  UsmApi usm;                    // null functions where the platform has no USM
+  UsmApi usm;  // null functions where the platform has no USM
 };
 
 // The types that kernels know. The order is this adapter's own.
@@ -36,8 +37,8 @@ enum class Type : uint8_t { Bool, UInt8, Int8, Int16, Int32, Int64, Float16, BFl
 constexpr int kNumTypes = static_cast<int>(Type::None);
 
 Type type_of(fl_dtype dtype);
-int size_of(Type type);            // bytes
-const char* token_of(Type type);   // the type's name in kernels/types.cl: "b8", "f32" …
+int size_of(Type type);           // bytes
+const char* token_of(Type type);  // the type's name in kernels/types.cl: "b8", "f32" …
 constexpr uint32_t bit(Type type) { return 1u << static_cast<int>(type); }
 
 class DeviceMemory;
@@ -53,8 +54,8 @@ struct Device {
   cl_device_id id = nullptr;
   std::string name, driver, uuid, arch;
   std::string language = "1.2";  // for -cl-std: 3.0 where the device has it (2.x breaks vload and vstore on PoCL 3)
-  bool cpu = false;       // CL_DEVICE_TYPE_CPU: kernels then take explicit vectors and one work-item per tile
-  bool fp16 = false;      // arithmetic in half (storage in half is always there)
+  bool cpu = false;              // CL_DEVICE_TYPE_CPU: kernels then take explicit vectors and one work-item per tile
+  bool fp16 = false;             // arithmetic in half (storage in half is always there)
   bool fp64 = false;
   bool int64_atomics = false;
   bool fine_grained = false;  // the host may touch device memory while the device is idle
@@ -62,10 +63,10 @@ struct Device {
   MemoryMode mode = MemoryMode::Buffer;
   uint64_t total_memory = 0, max_allocation = 0, local_memory = 0;
   uint32_t alignment = 64, compute_units = 1, max_group = 1;
-  uint32_t types = 0;  // bit(Type) of those that kernels may use here
-  bool host_cpu = false;          // the device is the host's processor, whatever variant of kernels it takes
-  bool priorities = false;        // queues may have a priority
-  uint32_t flush_every = 1;       // launches after which a queue is flushed
+  uint32_t types = 0;        // bit(Type) of those that kernels may use here
+  bool host_cpu = false;     // the device is the host's processor, whatever variant of kernels it takes
+  bool priorities = false;   // queues may have a priority
+  uint32_t flush_every = 1;  // launches after which a queue is flushed
   std::unique_ptr<DeviceMemory> memory;
   std::unique_ptr<ProgramStore> programs;
   std::shared_mutex streams_mutex;
@@ -111,11 +112,11 @@ struct Stream {
   bool errors_possible = false;  // a kernel that can fail was queued since the last look
 
   // Of stream.cpp and copy.cpp.
-  uint64_t work = 0;             // commands queued so far
-  uint32_t unflushed = 0;        // launches since the last flush
-  cl_event marker = nullptr;     // behind the first `marked` commands: what a query looks at
+  uint64_t work = 0;          // commands queued so far
+  uint32_t unflushed = 0;     // launches since the last flush
+  cl_event marker = nullptr;  // behind the first `marked` commands: what a query looks at
   uint64_t marked = 0;
-  std::vector<Place> retired;    // scratch memory that queued work may still use
+  std::vector<Place> retired;  // scratch memory that queued work may still use
   std::unique_ptr<Staging> staging;
 
   Stream(Device& device, cl_command_queue queue);

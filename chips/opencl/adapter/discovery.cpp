@@ -133,8 +133,8 @@ std::string language_of(cl_device_id device) {
   std::vector<cl_name_version> versions(size / sizeof(cl_name_version));
   if (cl().GetDeviceInfo(device, CL_DEVICE_OPENCL_C_ALL_VERSIONS, size, versions.data(), nullptr) != CL_SUCCESS)
     return "1.2";
-  const bool three = std::any_of(versions.begin(), versions.end(),
-                                 [](const cl_name_version& v) { return v.version == 3u << 22; });
+  const bool three =
+      std::any_of(versions.begin(), versions.end(), [](const cl_name_version& v) { return v.version == 3u << 22; });
   return three ? "3.0" : "1.2";
 }
 
@@ -150,9 +150,9 @@ std::vector<FoundPlatform> find_platforms(std::vector<std::string>& reasons) {
   for (const cl_platform_id id : ids) {
     FoundPlatform found = describe(id);
     if (found.name.find("FPGA Emulation") != std::string::npos) continue;  // the same processor once more
-    found.devices.erase(std::remove_if(found.devices.begin(), found.devices.end(),
-                                       [](cl_device_id device) { return !usable(device); }),
-                        found.devices.end());
+    found.devices.erase(
+        std::remove_if(found.devices.begin(), found.devices.end(), [](cl_device_id device) { return !usable(device); }),
+        found.devices.end());
     if (found.devices.empty()) {
       reasons.push_back("platform " + found.name + " has no device that is available and has a compiler");
       continue;
@@ -174,8 +174,9 @@ std::string no_device_text(const std::vector<std::string>& reasons) {
   std::string text = "the OpenCL loader is here but ";
   text += reasons.empty() ? "finds no platform" : "no platform can be used: ";
   for (size_t i = 0; i < reasons.size(); ++i) text += (i == 0 ? "" : "; ") + reasons[i];
-  return text + ". Install a runtime: `apt install pocl-opencl-icd` (PoCL, any CPU), `pip install intel-opencl-rt "
-                "intel-cmplr-lib-rt` (Intel's CPU runtime), or your GPU vendor's OpenCL driver";
+  return text +
+         ". Install a runtime: `apt install pocl-opencl-icd` (PoCL, any CPU), `pip install intel-opencl-rt "
+         "intel-cmplr-lib-rt` (Intel's CPU runtime), or your GPU vendor's OpenCL driver";
 }
 
 }  // namespace ocl

@@ -73,7 +73,7 @@ bool File::write_all(const void* from, size_t bytes) const {
 
 std::string read_text(const std::string& path) {
   const File file(path, O_RDONLY);
-  struct stat info {};
+  struct stat info{};
   if (!file.good() || fstat(file.descriptor(), &info) != 0 || !S_ISREG(info.st_mode)) return "";
   std::string text(static_cast<size_t>(info.st_size), '\0');
   return file.read_all(text.data(), text.size()) ? text : "";

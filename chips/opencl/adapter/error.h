@@ -16,8 +16,8 @@ struct Failure {
   std::string text;  // one sentence with the values
 };
 
-const char* name_of(cl_int code);             // "CL_OUT_OF_RESOURCES"
-fl_status status_of(cl_int code);             // the canonical status
+const char* name_of(cl_int code);  // "CL_OUT_OF_RESOURCES"
+fl_status status_of(cl_int code);  // the canonical status
 // Throws Failure. `code`: OpenCL's own (negative), or, with no OpenCL code behind it, a canonical status (positive).
 [[noreturn]] void fail(int32_t code, std::string text);
 inline void check(cl_int code, const char* what) {

@@ -144,7 +144,7 @@ Vendors::Vendors() {
   }
   const std::string chosen = variable(kVariable);
   if (!chosen.empty()) {
-    struct stat info {};
+    struct stat info{};
     const bool folder = stat(chosen.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
     files_ = folder ? icd_files(chosen) : std::vector<std::string>{chosen};
     return;

@@ -34,16 +34,23 @@ void* DeviceMemory::raw_allocate(uint64_t bytes, cl_int& code) {
       code = address != nullptr ? CL_SUCCESS : CL_MEM_OBJECT_ALLOCATION_FAILURE;
       return address;
     }
-    case MemoryMode::Buffer: break;
+    case MemoryMode::Buffer:
+      break;
   }
   return cl().CreateBuffer(device_.context(), CL_MEM_READ_WRITE, bytes, nullptr, &code);
 }
 
 void DeviceMemory::raw_release(void* raw) {
   switch (device_.mode) {
-    case MemoryMode::Usm: check(device_.platform->usm.MemFree(device_.context(), raw), "clMemFreeINTEL"); break;
-    case MemoryMode::Svm: cl().SVMFree(device_.context(), raw); break;
-    case MemoryMode::Buffer: check(cl().ReleaseMemObject(static_cast<cl_mem>(raw)), "clReleaseMemObject"); break;
+    case MemoryMode::Usm:
+      check(device_.platform->usm.MemFree(device_.context(), raw), "clMemFreeINTEL");
+      break;
+    case MemoryMode::Svm:
+      cl().SVMFree(device_.context(), raw);
+      break;
+    case MemoryMode::Buffer:
+      check(cl().ReleaseMemObject(static_cast<cl_mem>(raw)), "clReleaseMemObject");
+      break;
   }
 }
 
@@ -75,8 +82,8 @@ void DeviceMemory::release(const fl_memory& memory) {
     std::lock_guard<std::shared_mutex> lock(mutex_);
     const auto piece = pieces_.find(reinterpret_cast<uintptr_t>(raw));
     if (raw == nullptr || piece == pieces_.end()) {
-      fail(FL_STATUS_INVALID_ARGUMENT, format("memory_free of %p: not the start of a live allocation of device %d", raw,
-                                              device_.ordinal));
+      fail(FL_STATUS_INVALID_ARGUMENT,
+           format("memory_free of %p: not the start of a live allocation of device %d", raw, device_.ordinal));
     }
     used_.fetch_sub(piece->second, std::memory_order_relaxed);
     pieces_.erase(piece);
@@ -95,8 +102,9 @@ Place DeviceMemory::checked(const fl_memory& memory, uint64_t bytes, const char*
     if ((!buffer || piece->first == place) && offset <= piece->second && bytes <= piece->second - offset)
       return Place::of(memory);
     if (buffer ? piece->first == place : offset < piece->second) {
-      fail(FL_STATUS_INVALID_ARGUMENT, format("%s: %" PRIu64 " bytes at offset %" PRIu64 " of an allocation of %" PRIu64
-                                              " bytes on device %d", what, bytes, offset, piece->second, device_.ordinal));
+      fail(FL_STATUS_INVALID_ARGUMENT,
+           format("%s: %" PRIu64 " bytes at offset %" PRIu64 " of an allocation of %" PRIu64 " bytes on device %d",
+                  what, bytes, offset, piece->second, device_.ordinal));
     }
   }
   fail(FL_STATUS_INVALID_ARGUMENT, format("%s: %p is not in a live allocation of device %d", what,
@@ -135,8 +143,8 @@ void* map_buffer(Device& device, uint64_t bytes, cl_mem& buffer) {
   if (code != CL_SUCCESS) return nullptr;
   void* address = nullptr;
   if (const cl_command_queue queue = transfer_queue(device, code)) {
-    address = cl().EnqueueMapBuffer(queue, buffer, CL_TRUE, CL_MAP_READ | CL_MAP_WRITE, 0, bytes, 0, nullptr, nullptr,
-                                    &code);
+    address =
+        cl().EnqueueMapBuffer(queue, buffer, CL_TRUE, CL_MAP_READ | CL_MAP_WRITE, 0, bytes, 0, nullptr, nullptr, &code);
     cl().ReleaseCommandQueue(queue);
   }
   if (address == nullptr) cl().ReleaseMemObject(buffer);
@@ -184,8 +192,8 @@ void host_release(Device& device, void* address) {
     std::lock_guard<std::shared_mutex> lock(all.mutex);
     const auto found = all.pieces.find(reinterpret_cast<uintptr_t>(address));
     if (found == all.pieces.end() || found->second.device != &device) {
-      fail(FL_STATUS_INVALID_ARGUMENT, format("host_free of %p: not from host_alloc of device %d", address,
-                                              device.ordinal));
+      fail(FL_STATUS_INVALID_ARGUMENT,
+           format("host_free of %p: not from host_alloc of device %d", address, device.ordinal));
     }
     piece = found->second;
     all.pieces.erase(found);

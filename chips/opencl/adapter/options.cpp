@@ -38,13 +38,20 @@ uint64_t megabytes(const std::string& key, const std::string& value) {
 }
 
 bool apply(Options& to, const std::string& key, const std::string& value) {
-  if (key == "cache_dir") to.cache_dir = value;
-  else if (key == "cache_max_mb") to.cache_max_bytes = megabytes(key, value);
-  else if (key == "library") to.library = value;
-  else if (key == "memory") choose(to.memory, key, value, {"auto", "usm", "svm", "buffer"});
-  else if (key == "device_type") choose(to.device_type, key, value, {"auto", "cpu", "gpu"});
-  else if (key == "probe") choose(to.probe, key, value, {"auto", "always", "never"});
-  else return false;
+  if (key == "cache_dir")
+    to.cache_dir = value;
+  else if (key == "cache_max_mb")
+    to.cache_max_bytes = megabytes(key, value);
+  else if (key == "library")
+    to.library = value;
+  else if (key == "memory")
+    choose(to.memory, key, value, {"auto", "usm", "svm", "buffer"});
+  else if (key == "device_type")
+    choose(to.device_type, key, value, {"auto", "cpu", "gpu"});
+  else if (key == "probe")
+    choose(to.probe, key, value, {"auto", "always", "never"});
+  else
+    return false;
   return true;
 }
 
@@ -63,7 +70,8 @@ fl_status configure(const char* key, const char* value) noexcept {
     const auto before = given->find(key);
     if (before != given->end() && before->second == value) return;
     if (devices_open()) {
-      fail(FL_STATUS_FAILED_PRECONDITION, "option " + std::string(key) + "=" + value + " comes after the devices were opened");
+      fail(FL_STATUS_FAILED_PRECONDITION,
+           "option " + std::string(key) + "=" + value + " comes after the devices were opened");
     }
     set_options() = changed;
     (*given)[key] = value;

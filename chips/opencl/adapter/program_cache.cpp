@@ -49,7 +49,7 @@ std::string path_of(const Hash& key) { return folder() + "/" + key.text() + ".bi
 
 // The binary, or nothing if the entry is not what was written under this key.
 std::vector<unsigned char> read_entry(const File& file, const Hash& key) {
-  struct stat info {};
+  struct stat info{};
   Header header{};
   if (fstat(file.descriptor(), &info) != 0 || !file.read_all(&header, sizeof(header))) return {};
   if (std::memcmp(header.magic, kMagic, sizeof(kMagic)) != 0 || !(header.key == key)) return {};
@@ -82,7 +82,7 @@ void shrink() {
   std::vector<Entry> entries;
   uint64_t total = 0;
   while (const dirent* one = readdir(listing)) {
-    struct stat info {};
+    struct stat info{};
     const std::string path = folder() + "/" + one->d_name;
     if (one->d_name[0] == '.' || stat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) continue;
     entries.push_back({path, static_cast<uint64_t>(info.st_size), info.st_mtime});
@@ -106,7 +106,8 @@ std::vector<unsigned char> binary_of(const Device& device, cl_program program) {
   std::vector<size_t> sizes(count);
   if (cl().GetProgramInfo(program, CL_PROGRAM_DEVICES, count * sizeof(cl_device_id), devices.data(), nullptr) !=
           CL_SUCCESS ||
-      cl().GetProgramInfo(program, CL_PROGRAM_BINARY_SIZES, count * sizeof(size_t), sizes.data(), nullptr) != CL_SUCCESS)
+      cl().GetProgramInfo(program, CL_PROGRAM_BINARY_SIZES, count * sizeof(size_t), sizes.data(), nullptr) !=
+          CL_SUCCESS)
     return {};
   std::vector<std::vector<unsigned char>> binaries(count);
   std::vector<unsigned char*> places(count);

@@ -9,9 +9,9 @@ namespace ocl {
 
 // Set by configure() before the devices are opened; constant afterwards.
 struct Options {
-  std::string cache_dir;           // this adapter's own folder; empty: nothing is kept on disk
+  std::string cache_dir;  // this adapter's own folder; empty: nothing is kept on disk
   uint64_t cache_max_bytes = 512ull << 20;
-  std::string library;             // path of the OpenCL loader; empty: the usual names
+  std::string library;  // path of the OpenCL loader; empty: the usual names
   enum class Memory : uint8_t { Auto, Usm, Svm, Buffer } memory = Memory::Auto;
   enum class DeviceType : uint8_t { Auto, Cpu, Gpu } device_type = DeviceType::Auto;  // forces the variant of kernels
   enum class Probe : uint8_t { Auto, Always, Never } probe = Probe::Auto;  // try a platform in a child process first

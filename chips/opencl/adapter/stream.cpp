@@ -14,7 +14,8 @@ constexpr uint64_t kErrorBytes = 2 * sizeof(int32_t);
 
 cl_int status_of_event(cl_event event) {
   cl_int status = CL_COMPLETE;
-  check(cl().GetEventInfo(event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof(status), &status, nullptr), "clGetEventInfo");
+  check(cl().GetEventInfo(event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof(status), &status, nullptr),
+        "clGetEventInfo");
   return status;
 }
 
@@ -80,8 +81,8 @@ cl_command_queue make_queue(Device& device, int priority) {
   cl_int code = CL_SUCCESS;
   cl_command_queue queue = nullptr;
   if (cl().CreateCommandQueueWithProperties != nullptr && device.priorities && priority != 0) {
-    const cl_queue_properties properties[] = {CL_QUEUE_PROPERTIES,   CL_QUEUE_PROFILING_ENABLE,
-                                              CL_QUEUE_PRIORITY_KHR, CL_QUEUE_PRIORITY_HIGH_KHR, 0};
+    const cl_queue_properties properties[] = {CL_QUEUE_PROPERTIES, CL_QUEUE_PROFILING_ENABLE, CL_QUEUE_PRIORITY_KHR,
+                                              CL_QUEUE_PRIORITY_HIGH_KHR, 0};
     queue = cl().CreateCommandQueueWithProperties(device.context(), device.id, properties, &code);
     if (code == CL_SUCCESS) return queue;  // else a hint that the driver does not take: an ordinary queue will do
   }
@@ -214,13 +215,17 @@ namespace {
 // Errors of kernels before the event. Without host-visible words it costs a wait for the whole stream.
 void report_errors_of(Event& event, bool may_wait) {
   std::shared_lock<std::shared_mutex> alive(event.device->streams_mutex, std::defer_lock);
-  if (may_wait) alive.lock();
-  else if (!alive.try_lock()) return;
+  if (may_wait)
+    alive.lock();
+  else if (!alive.try_lock())
+    return;
   if (event.device->streams.count(event.stream) == 0) return;
   Stream& stream = *event.stream;
   std::unique_lock<std::mutex> lock(stream.mutex, std::defer_lock);
-  if (may_wait) lock.lock();
-  else if (!event.device->fine_grained || !lock.try_lock()) return;
+  if (may_wait)
+    lock.lock();
+  else if (!event.device->fine_grained || !lock.try_lock())
+    return;
   report_errors(stream);
 }
 

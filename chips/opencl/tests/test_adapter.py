@@ -1,4 +1,4 @@
-"""The OpenCL adapter through its C table, with whatever OpenCL runtimes this machine has: memory modes, copies, streams,
+"""The OpenCL adapter through its C table, with the runtimes that this machine has: memory modes, copies, streams,
 events, the cache of programs, faulty drivers and loaders, and the drivers that Python environments bring along.
 
 The scenarios are C++ (chips/opencl/adapter/tests), compiled once per session. OCL_ICD_VENDORS chooses the runtimes.
@@ -47,13 +47,16 @@ class Adapter:
     def __init__(self, folder: Path) -> None:
         self.library = find_adapter()
         include = CHIP.parents[1] / "include"
-        self.driver = compile_native(folder / "test_adapter", "-std=c++17", f"-I{include}", *sorted(SOURCES.glob("*.cpp")),
-                                     "-ldl", "-pthread", cxx=True)  # fmt: skip
+        sources = sorted(SOURCES.glob("*.cpp"))
+        self.driver = compile_native(
+            folder / "test_adapter", "-std=c++17", f"-I{include}", *sources, "-ldl", "-pthread", cxx=True
+        )
         self.faulty = folder / "libfaulty.so"
         loader = subprocess.run(["ldconfig", "-p"], capture_output=True, text=True).stdout
         paths = [line.split("=> ")[1] for line in loader.splitlines() if "libOpenCL.so.1 " in line]
         if paths:
-            compile_native(self.faulty, "-shared", "-fPIC", SOURCES / "fault_loader.c", "-Wl,--no-as-needed", paths[0], "-ldl")
+            source = SOURCES / "fault_loader.c"
+            compile_native(self.faulty, "-shared", "-fPIC", source, "-Wl,--no-as-needed", paths[0], "-ldl")
 
     def run(self, scenario: str, *, check: bool = True, env: dict[str, str] | None = None, **options: object):
         command = [self.driver, self.library, scenario, *(f"{key}={value}" for key, value in options.items())]
@@ -363,4 +366,5 @@ def test_one_driver_named_twice_is_used_once(adapter: Adapter, tmp_path: Path) -
     for file in files:
         for copy in "ab":
             shutil.copy(file, tmp_path / f"{file.stem}-{copy}.icd")
-    assert adapter.devices(env={"OCL_ICD_VENDORS": str(tmp_path)}) == adapter.devices(env={"OCL_ICD_VENDORS": str(vendors)})
+    once = adapter.devices(env={"OCL_ICD_VENDORS": str(vendors)})
+    assert adapter.devices(env={"OCL_ICD_VENDORS": str(tmp_path)}) == once

@@ -1,5 +1,5 @@
-// The adapter as the host sees it: opened at run time, used through its table alone. Scenarios are functions that a
-// command line names: test_adapter LIBRARY SCENARIO [key=value …]; the options go to configure() first. A failed check
+// The adapter as the host sees it: opened at run time, used through its table alone. Scenarios are functions that the
+// command line names: test_adapter LIBRARY SCENARIO [key=value …]; options go to configure() first. A failed check
 // ends the process with 1 and says where. Run by ../../tests/test_adapter.py.
 #pragma once
 #include <cstdint>
@@ -13,8 +13,8 @@
 extern const fl_adapter* a;
 
 [[noreturn]] void failed(const char* file, int line, const char* condition);
-#define CHECK(condition) \
-  do { \
+#define CHECK(condition)                                      \
+  do {                                                        \
     if (!(condition)) failed(__FILE__, __LINE__, #condition); \
   } while (0)
 #define OK(call) CHECK((call) == FL_STATUS_OK)

@@ -126,5 +126,4 @@ bool run_add(const Bench& bench, fl_memory x, fl_memory y, int64_t count, fl_sta
   return true;
 }
 
-const std::vector<Scenario> kernel_scenarios = {
-    {"add", additions}, {"late_errors", late_errors}, {"faults", faults}};
+const std::vector<Scenario> kernel_scenarios = {{"add", additions}, {"late_errors", late_errors}, {"faults", faults}};

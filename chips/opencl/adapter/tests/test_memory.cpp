@@ -56,7 +56,8 @@ void places(const Bench& bench) {
   // Not ours: the host's memory, or nothing at all.
   const bool pointers = (properties_of(bench.device).capabilities & FL_CAP_POINTERS) != 0;
   const fl_memory foreign = pointers ? fl_memory{host, nullptr, 0} : fl_memory{nullptr, host, 0};
-  CHECK(a->copy_d2d(bench.stream, memory, foreign, 8) == FL_STATUS_INVALID_ARGUMENT && said("not in a live allocation"));
+  CHECK(a->copy_d2d(bench.stream, memory, foreign, 8) == FL_STATUS_INVALID_ARGUMENT &&
+        said("not in a live allocation"));
   CHECK(a->fill(bench.stream, fl_memory{}, 0, 8) == FL_STATUS_INVALID_ARGUMENT);
   CHECK(a->memory_free(bench.device, foreign) == FL_STATUS_INVALID_ARGUMENT);
   CHECK(a->memory_free(bench.device, fl_memory{}) == FL_STATUS_INVALID_ARGUMENT);
