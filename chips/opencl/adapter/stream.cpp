@@ -53,14 +53,14 @@ void report_errors(Stream& stream) {
   if (!stream.errors_possible) return;
   int32_t words[2] = {0, 0};
   if (stream.device->fine_grained) {
-    std::memcpy(words, stream.error_place.pointer, sizeof(words));
+    auto* shared = static_cast<int32_t*>(stream.error_place.pointer);
+    for (int i = 0; i < 2; ++i) words[i] = __atomic_exchange_n(shared + i, 0, __ATOMIC_ACQ_REL);
   } else {
     queue_read(stream, words, stream.error_place, sizeof(words), true);
+    if (words[0] != 0 || words[1] != 0) queue_fill(stream, stream.error_place, 0, kErrorBytes);
   }
-  if (words[0] == 0 && words[1] == 0) return;
-  queue_fill(stream, stream.error_place, 0, kErrorBytes);
   if (words[0] != 0) fail(FL_STATUS_OUT_OF_RANGE, "index out of range");
-  fail(FL_STATUS_INVALID_ARGUMENT, "ZeroDivisionError");  // PyTorch's own words for it
+  if (words[1] != 0) fail(FL_STATUS_INVALID_ARGUMENT, "ZeroDivisionError");  // PyTorch's own words for it
 }
 
 void synchronize_locked(Stream& stream) {
