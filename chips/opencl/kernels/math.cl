@@ -21,6 +21,19 @@
 #define B BITSV(T)
 #define C(v) ((V)(S)(v))
 
+#ifdef __clang__
+#define RARELY(condition) __builtin_expect(condition, 0)
+#else
+#define RARELY(condition) (condition)
+#endif
+
+// any() of a condition on floats; the built-in takes longer than what it guards.
+FUNCTION int any_lane(int4 m) { return (m.x | m.y | m.z | m.w) != 0; }
+FUNCTION int any_lane(int16 m) {
+  const int8 half_of = m.lo | m.hi;
+  return any_lane(half_of.lo | half_of.hi);
+}
+
 // Defines V name(V x): f, a function of one S, in each lane.
 #define LANE_FUNCTION(name, f)                                             \
   FUNCTION V name(V x) {                                                   \

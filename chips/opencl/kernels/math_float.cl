@@ -28,17 +28,25 @@
 #define TANH(x) float_tanh(x)
 #define ERF(x) float_erf(x)
 #define TWICE_NORMAL_CDF(x) float_twice_normal_cdf(x)
-#define INTEGERS(x) WIDE(convert_int)(x)
-
+// The nearest integer of a value below 2^22, as an integer and as a float: adding 1.5 * 2^23 rounds.
+#define ROUND_MAGIC 12582912.0f
+FUNCTION V float_round(V x, M* whole) {
+  const V shifted = x + ROUND_MAGIC;
+  *whole = WIDE(as_int)(shifted) - 0x4b400000;
+  return shifted - ROUND_MAGIC;
+}
+// Between two bounds; NaN stays.
+FUNCTION V float_bounded(V x, float low, float high) {
+  const V above = x < C(low) ? C(low) : x;
+  return above > C(high) ? C(high) : above;
+}
 // 2^n for n in [-126, 127]
 FUNCTION V float_power_of_2(M n) { return WIDE(as_float)((n + 127) << 23); }
 
-// x = n ln 2 + r with n an integer; exp(r) = 1 + r + r^2 q(r), q fitted to 2^-32.
-FUNCTION V float_exp_reduce(V x, V* n) {
-  *n = rint(x * 1.44269504f);
-  return (x - *n * 0.693145751953125f) - *n * 1.428606765330187e-6f;
-}
-FUNCTION V float_exp_rest(V r) {
+// x = n ln 2 + r with n an integer; gives exp(r) - 1 = r + r^2 q(r), q fitted to 2^-32.
+FUNCTION V float_exp_reduced(V x, M* n) {
+  const V turns = float_round(x * 1.44269504f, n);
+  const V r = (x - turns * 0.693145751953125f) - turns * 1.428606765330187e-6f;
   V q = C(0.0001989099082f);
   q = q * r + 0.001393365f;
   q = q * r + 0.008333310925f;
@@ -48,19 +56,18 @@ FUNCTION V float_exp_rest(V r) {
   return r + r * r * q;
 }
 // mantissa * 2^n in two steps, so that results near and beyond both ends of the range are right.
-FUNCTION V float_scale(V mantissa, V n) {
-  const M whole = INTEGERS(n), first = whole >> 1;
-  return mantissa * float_power_of_2(first) * float_power_of_2(whole - first);
+FUNCTION V float_scale(V mantissa, M n) {
+  const M first = n >> 1;
+  return mantissa * float_power_of_2(first) * float_power_of_2(n - first);
 }
 FUNCTION V float_exp(V x) {
-  const V low = CLAMP_BELOW(x, C(-105)), bounded = CLAMP_ABOVE(low, C(89));
-  V n;
-  const V r = float_exp_reduce(bounded, &n);
-  return float_scale(float_exp_rest(r) + 1.0f, n);
+  M n;
+  const V rest = float_exp_reduced(float_bounded(x, -105, 89), &n);
+  return float_scale(rest + 1.0f, n);
 }
 FUNCTION V float_exp2(V x) {
-  const V low = CLAMP_BELOW(x, C(-152)), bounded = CLAMP_ABOVE(low, C(129));
-  const V n = rint(bounded), r = bounded - n;
+  M n;
+  const V bounded = float_bounded(x, -152, 129), r = bounded - float_round(bounded, &n);
   V g = C(0.0001545316295f);
   g = g * r + 0.001339086336f;
   g = g * r + 0.009618082557f;
@@ -71,12 +78,20 @@ FUNCTION V float_exp2(V x) {
 }
 // 2^n (exp(r) - 1) + (2^n - 1), halved meanwhile so that the largest finite results do not overflow.
 FUNCTION V float_expm1(V x) {
-  const V low = CLAMP_BELOW(x, C(-30)), bounded = CLAMP_ABOVE(low, C(89));
-  V n;
-  const V r = float_exp_reduce(bounded, &n);
-  const V half_scale = float_power_of_2(INTEGERS(n) - 1);
-  const V result = 2.0f * (half_scale * float_exp_rest(r) + (half_scale - 0.5f));
+  M n;
+  const V rest = float_exp_reduced(float_bounded(x, -30, 89), &n);
+  const V half_scale = float_power_of_2(n - 1);
+  const V result = 2.0f * (half_scale * rest + (half_scale - 0.5f));
   return x == C(0) ? x : result;
+}
+// e / (e + 2) with e = exp(2 |x|) - 1.
+FUNCTION V float_tanh(V x) {
+  const V size = fabs(x), bounded = size > C(10) ? C(10) : size;
+  M n;
+  const V rest = float_exp_reduced(bounded + bounded, &n);
+  const V scale = float_power_of_2(n);
+  const V e = scale * rest + (scale - 1.0f);
+  return copysign(e / (e + 2.0f), x);
 }
 
 // x = 2^n (1 + f) with 1 + f between sqrt(1/2) and sqrt(2); log(1 + f) = f - f^2 / 2 + f^3 q(f), q fitted to 2^-30.
@@ -108,22 +123,9 @@ FUNCTION V float_log1p(V x) {
   return float_log(u) + (((u > C(0)) & (u < C(INFINITY))) ? lost : C(0));
 }
 
-FUNCTION V float_tanh(V x) {
-  const V size = fabs(x), square = x * x;
-  V p = C(0.002142966534f);
-  p = p * square - 0.008177403923f;
-  p = p * square + 0.02170070582f;
-  p = p * square - 0.05394676361f;
-  p = p * square + 0.1333320601f;
-  p = p * square - 0.333333308f;
-  const V near = x + x * square * p;
-  const V far = 1.0f - 2.0f / (float_exp(size + size) + 1.0f);
-  return size < C(0.625f) ? near : copysign(far, x);
-}
-
 // erf(z / sqrt(2)) = z P(z^2) / Q(z^2) for |z| <= 5.5, right to 3e-7 of its value; beyond it is 1.
 FUNCTION V float_normal_ratio(V x) {
-  const V high = CLAMP_ABOVE(x, C(5.5f)), z = CLAMP_BELOW(high, C(-5.5f)), u = z * z;
+  const V z = float_bounded(x, -5.5f, 5.5f), u = z * z;
   V p = C(4.54988438e-8f);
   p = p * u + 1.27041849e-5f;
   p = p * u + 0.000337648293f;
@@ -204,8 +206,13 @@ FUNCTION V silu_gradient(V grad, V x) {
   const V s = SIGMOID(x);
   return grad * s * (C(1) + x * (C(1) - s));
 }
+// tanh(log(1 + e^x)) = w / (w + 2) with w = e^x (e^x + 2); 1 to the last place from 20 on.
+FUNCTION V tanh_of_softplus(V x) {
+  const V e = EXP(x > C(20) ? C(20) : x), w = e * (e + C(2));
+  return w / (w + C(2));
+}
 FUNCTION V mish_gradient(V grad, V x) {
-  const V s = SIGMOID(x), t = TANH(LOG1P(EXP(x)));
+  const V s = SIGMOID(x), t = tanh_of_softplus(x);
   return grad * (t + x * s * (C(1) - t * t));
 }
 FUNCTION V log_sigmoid_gradient(V grad, V x) {

@@ -1,5 +1,5 @@
-// sin, cos and tan. In float our own: x = n pi/2 + r, with polynomials on [-pi/4, pi/4]. Vectors with large values go to
-// the built-ins lane by lane: PoCL 3's vector forms are wrong if one lane is large.
+// sin, cos and tan. In float our own: x = n pi/2 + r, with polynomials on [-pi/4, pi/4]. Vectors with large values go
+// to the built-ins lane by lane: PoCL 3's vector forms are wrong if one lane is large.
 #if KIND == KIND_DOUBLE
 #define SIN(x) sin(x)
 #define COS(x) cos(x)
@@ -11,7 +11,8 @@
 
 // sin(x + quarter pi / 2), and the cosine of that.
 FUNCTION V float_sine(V x, int quarter, V* other) {
-  const V n = rint(x * 0.636619772f);
+  M turn;
+  const V n = float_round(x * 0.636619772f, &turn);
   V r = fma(-n, C(1.57079637f), x);
   r = fma(-n, C(-4.37113900e-8f), r);
   r = fma(-n, C(-1.71512451e-15f), r);
@@ -23,7 +24,7 @@ FUNCTION V float_sine(V x, int quarter, V* other) {
   c = c * square - 0.00138873154f;
   c = c * square + 0.04166664567f;
   const V sine = r + r * square * s, cosine = 1.0f - 0.5f * square + square * square * c;
-  const M turn = WIDE(convert_int)(n) + quarter;
+  turn += quarter;
   const M odd = (turn & 1) != (M)0;
   const V value = odd ? cosine : sine, across = odd ? sine : cosine;
   *other = ((turn + 1) & 2) != (M)0 ? -across : across;
@@ -32,7 +33,7 @@ FUNCTION V float_sine(V x, int quarter, V* other) {
 LANE_FUNCTION(lanes_sin, sin)
 LANE_FUNCTION(lanes_cos, cos)
 LANE_FUNCTION(lanes_tan, tan)
-#define LARGE_ANGLE(x) any(fabs(x) > C(1e5f))
+#define LARGE_ANGLE(x) RARELY(any_lane(fabs(x) > C(1e5f)))
 FUNCTION V float_sin(V x) {
   if (LARGE_ANGLE(x)) return lanes_sin(x);
   V cosine;

@@ -89,44 +89,55 @@ TYPE(f64, double, double, long)
 #define CONVERTV(FROM, TO, x) WIDE(CONVERT)(FROM, TO, x)
 #endif
 
+// ---- vectors in memory, aligned to the element only: PoCL's vstore16 of small types goes through scalars
+
+#ifdef __clang__
+#define PACKED_VECTOR(T, N) typedef T##N packed_##T##N __attribute__((aligned(sizeof(T))));
+#define VLOAD(T, N, p) (*(const __global packed_##T##N*)(p))
+#define VSTORE(T, N, value, p) (*(__global packed_##T##N*)(p) = (value))
+#else
+#define PACKED_VECTOR(T, N)
+#define VLOAD(T, N, p) vload##N(0, p)
+#define VSTORE(T, N, value, p) vstore##N(value, 0, p)
+#endif
+
 // ---- plain types: memory and computing type are one
 
-#define PLAIN_TYPE(T)                                                                                        \
-  static inline ACC(T) load_##T(const __global MEM(T)* p, long i) { return p[i]; }                           \
-  static inline void store_##T(__global MEM(T)* p, long i, ACC(T) value) { p[i] = value; }                   \
-  static inline ACC4(T) load4_##T(const __global MEM(T)* p, long i) { return vload4(0, p + i); }             \
-  static inline void store4_##T(__global MEM(T)* p, long i, ACC4(T) value) { vstore4(value, 0, p + i); }     \
-  static inline ACC16(T) load16_##T(const __global MEM(T)* p, long i) { return vload16(0, p + i); }          \
-  static inline void store16_##T(__global MEM(T)* p, long i, ACC16(T) value) { vstore16(value, 0, p + i); }
-PLAIN_TYPE(b8)
-PLAIN_TYPE(u8)
-PLAIN_TYPE(i8)
-PLAIN_TYPE(i16)
-PLAIN_TYPE(i32)
-PLAIN_TYPE(i64)
-PLAIN_TYPE(f32)
+#define PLAIN_TYPE(T, C)                                                                                   \
+  static inline C load_##T(const __global C* p, long i) { return p[i]; }                                   \
+  static inline void store_##T(__global C* p, long i, C value) { p[i] = value; }                           \
+  static inline C##4 load4_##T(const __global C* p, long i) { return VLOAD(C, 4, p + i); }                 \
+  static inline void store4_##T(__global C* p, long i, C##4 value) { VSTORE(C, 4, value, p + i); }         \
+  static inline C##16 load16_##T(const __global C* p, long i) { return VLOAD(C, 16, p + i); }              \
+  static inline void store16_##T(__global C* p, long i, C##16 value) { VSTORE(C, 16, value, p + i); }
+#define PACKED_VECTORS(T) PACKED_VECTOR(T, 4) PACKED_VECTOR(T, 16)
+PACKED_VECTORS(uchar)
+PACKED_VECTORS(char)
+PACKED_VECTORS(short)
+PACKED_VECTORS(ushort)
+PACKED_VECTORS(int)
+PACKED_VECTORS(long)
+PACKED_VECTORS(float)
+PLAIN_TYPE(b8, uchar)
+PLAIN_TYPE(u8, uchar)
+PLAIN_TYPE(i8, char)
+PLAIN_TYPE(i16, short)
+PLAIN_TYPE(i32, int)
+PLAIN_TYPE(i64, long)
+PLAIN_TYPE(f32, float)
 #ifdef HAS_FP64
-PLAIN_TYPE(f64)
+PACKED_VECTORS(double)
+PLAIN_TYPE(f64, double)
 #endif
 
 // ---- half: loaded and stored through float, so that no fp16 arithmetic is needed
 
 static inline float load_f16(const __global half* p, long i) { return vload_half(0, p + i); }
 static inline void store_f16(__global half* p, long i, float value) { vstore_half_rte(value, 0, p + i); }
-// Several at once go through an aligned copy: PoCL 3 takes vload_half16 and vstore_half16 to be aligned and then, where
-// it moves a whole vector of them, ends the process.
-#define HALF_VECTOR(N)                                                                          \
-  static inline float##N load##N##_f16(const __global half* p, long i) {                        \
-    const ushort##N bits = vload##N(0, (const __global ushort*)(p + i));                        \
-    return vload_half##N(0, (const half*)&bits);                                                \
-  }                                                                                             \
-  static inline void store##N##_f16(__global half* p, long i, float##N value) {                 \
-    ushort##N bits;                                                                             \
-    vstore_half##N##_rte(value, 0, (half*)&bits);                                               \
-    vstore##N(bits, 0, (__global ushort*)(p + i));                                              \
-  }
-HALF_VECTOR(4)
-HALF_VECTOR(16)
+static inline float4 load4_f16(const __global half* p, long i) { return vload_half4(0, p + i); }
+static inline void store4_f16(__global half* p, long i, float4 value) { vstore_half4_rte(value, 0, p + i); }
+static inline float16 load16_f16(const __global half* p, long i) { return vload_half16(0, p + i); }
+static inline void store16_f16(__global half* p, long i, float16 value) { vstore_half16_rte(value, 0, p + i); }
 
 // ---- bfloat16: the upper half of a float, rounded to nearest even; NaN stays NaN
 
@@ -138,15 +149,15 @@ static inline ushort bf16_from_float(float value) {
 }
 static inline float load_bf16(const __global ushort* p, long i) { return bf16_to_float(p[i]); }
 static inline void store_bf16(__global ushort* p, long i, float value) { p[i] = bf16_from_float(value); }
-#define BF16_VECTORS(N)                                                                      \
-  static inline float##N load##N##_bf16(const __global ushort* p, long i) {                  \
-    return as_float##N(convert_uint##N(vload##N(0, p + i)) << 16);                           \
-  }                                                                                          \
-  static inline void store##N##_bf16(__global ushort* p, long i, float##N value) {           \
-    uint##N bits = as_uint##N(value);                                                        \
-    uint##N rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;                          \
-    rounded = value != value ? (uint##N)0x7fc0u : rounded;                                   \
-    vstore##N(convert_ushort##N(rounded), 0, p + i);                                         \
+#define BF16_VECTORS(N)                                                             \
+  static inline float##N load##N##_bf16(const __global ushort* p, long i) {         \
+    return as_float##N(convert_uint##N(VLOAD(ushort, N, p + i)) << 16);             \
+  }                                                                                 \
+  static inline void store##N##_bf16(__global ushort* p, long i, float##N value) {  \
+    uint##N bits = as_uint##N(value);                                               \
+    uint##N rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;                 \
+    rounded = value != value ? (uint##N)0x7fc0u : rounded;                          \
+    VSTORE(ushort, N, convert_ushort##N(rounded), p + i);                           \
   }
 BF16_VECTORS(4)
 BF16_VECTORS(16)
@@ -174,7 +185,7 @@ BF16_VECTORS(16)
 // ---- conversions between computing types, as PyTorch casts: != 0 into bool; into narrow integers through a wide one
 
 #define TO_b8(x) ((uchar)((x) != 0))
-#define TO_u8(x) ((uchar)(long)(x))
+#define TO_u8(x) ((uchar)(int)(x))
 #define TO_i8(x) ((char)(int)(x))
 #define TO_i16(x) ((short)(int)(x))
 #define TO_i32(x) ((int)(x))
@@ -186,7 +197,7 @@ BF16_VECTORS(16)
 #define CONVERT(FROM, TO, x) CAT(TO_, TO)(x)
 
 #define TO4_b8(FROM, x) CAT(to_bool4_, FROM)(x)
-#define TO4_u8(FROM, x) convert_uchar4(convert_long4(x))
+#define TO4_u8(FROM, x) convert_uchar4(convert_int4(x))
 #define TO4_i8(FROM, x) convert_char4(convert_int4(x))
 #define TO4_i16(FROM, x) convert_short4(convert_int4(x))
 #define TO4_i32(FROM, x) convert_int4(x)
@@ -197,7 +208,7 @@ BF16_VECTORS(16)
 #define TO4_f64(FROM, x) convert_double4(x)
 #define CONVERT4(FROM, TO, x) CAT(TO4_, TO)(FROM, x)
 #define TO16_b8(FROM, x) CAT(to_bool16_, FROM)(x)
-#define TO16_u8(FROM, x) convert_uchar16(convert_long16(x))
+#define TO16_u8(FROM, x) convert_uchar16(convert_int16(x))
 #define TO16_i8(FROM, x) convert_char16(convert_int16(x))
 #define TO16_i16(FROM, x) convert_short16(convert_int16(x))
 #define TO16_i32(FROM, x) convert_int16(x)

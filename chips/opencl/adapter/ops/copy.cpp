@@ -1,4 +1,4 @@
-// copy: any type to any type, any strides. cat and flip move elements with it.
+// copy: any type to any type, any strides; transposing copies tile by tile. cat, flip and triangle move elements too.
 #include "copy.h"
 
 #include <algorithm>
@@ -6,7 +6,7 @@
 namespace ocl {
 namespace {
 
-enum Form : uint64_t { kConvert, kMove };
+enum Form : uint64_t { kConvert, kMove, kTranspose, kTriangle };
 
 constexpr Elementwise kCopy{"copy", "T", 0, kAllTypes, 'T', "", "x", false};
 constexpr Elementwise kConversion{"copy", "T", 0, kAllTypes, 'T', "", "CONVERTV(T, TR, x)", false};
@@ -63,9 +63,72 @@ fl_status flip(Op& op) {
   return FL_STATUS_OK;
 }
 
+// struct Places of copy.cl.
+struct Places {
+  int64_t size[kMaxDims], out[kMaxDims], in[kMaxDims];
+  int64_t dims = 0;
+  void add(const fl_tensor& to, const fl_tensor& from, int d) {
+    size[dims] = to.sizes[d];
+    out[dims] = to.strides[d];
+    in[dims++] = from.strides[d];
+  }
+};
+
+const auto& copy_program(Op& op, Form form, Type as, const char* define, const char* kernel) {
+  return op.program(key_of(form, Walk::Dense), [&](Source& source) {
+    source.define("T", as).define("NDIM", kMaxDims).define(define, 1);
+    source.file("copy.cl").kernel(kernel);
+  });
+}
+
+fl_status triangle(Op& op) {
+  const fl_tensor &out = op.output(0), &in = op.input(0);
+  if (out.ndim < 2 || immediate(in)) return FL_STATUS_UNIMPLEMENTED;
+  const int last = out.ndim - 1;
+  Places places;
+  for (int d = 0; d < last; ++d) places.add(out, in, d);
+  const int64_t columns = out.sizes[last], rows = numel(out) / columns;
+  const int64_t chunk = op.device.cpu ? std::max<int64_t>(1, std::max(2048 / columns, rows / 64)) : 1;
+  const auto& program = copy_program(op, kTriangle, raw_type(op.out), "TRIANGLE", "triangle");
+  op.launch(program, 0, {(rows + chunk - 1) / chunk}, {op.device.cpu ? 1 : 64}, out, in, rows, chunk, columns,
+            out.strides[last], in.strides[last], op.attr_int(0), static_cast<int32_t>(op.attr_int(1) != 0),
+            Bytes{&places, sizeof places});
+  return FL_STATUS_OK;
+}
+
+// Copies a transposed source if it is worth it; false: the general way is as good.
+bool try_transpose(Op& op, const fl_tensor& out, const fl_tensor& in) {
+  constexpr int64_t kTile = 16;
+  if (!op.device.cpu || out.ndim < 2 || immediate(in)) return false;
+  const int columns = out.ndim - 1;
+  if (out.strides[columns] != 1 || out.sizes[columns] < kTile || in.strides[columns] < kTile / 2) return false;
+  int rows = -1;
+  int64_t outer = 1;
+  Places places;
+  for (int d = 0; d < columns; ++d) {
+    if (rows < 0 && in.strides[d] == 1 && out.sizes[d] >= kTile) {
+      rows = d;
+    } else {
+      places.add(out, in, d);
+      outer *= out.sizes[d];
+    }
+  }
+  if (rows < 0) return false;
+  const int64_t bands = (out.sizes[rows] + kTile - 1) / kTile;
+  // Enough items for all cores, and no more columns each than keep the source's lines near.
+  const int64_t wanted = 8 * static_cast<int64_t>(op.device.compute_units);
+  const int64_t parts = std::max<int64_t>(1, std::min(out.sizes[columns] / 64, wanted / (bands * outer)));
+  const int64_t width = ((out.sizes[columns] + parts - 1) / parts + kTile - 1) / kTile * kTile;
+  const auto& program = copy_program(op, kTranspose, raw_type(type(out)), "TRANSPOSE", "transpose");
+  op.launch(program, 0, {bands, (out.sizes[columns] + width - 1) / width, outer}, {1, 1, 1}, out, in, out.sizes[rows],
+            out.sizes[columns], in.strides[columns], out.strides[rows], width, Bytes{&places, sizeof places});
+  return true;
+}
+
 OCL_KERNEL("copy", kAllTypes, copy, kAllTypes, 0);
 OCL_KERNEL("cat", kAllTypes, cat, 0, 0);
 OCL_KERNEL("flip", kAllTypes, flip, 0, 0);
+OCL_KERNEL("triangle", kAllTypes, triangle, 0, 0);
 
 }  // namespace
 
@@ -89,6 +152,7 @@ fl_memory advanced(const fl_tensor& t, int64_t elements) {
 void move_elements(Op& op, const fl_tensor& out, const fl_tensor& in) {
   const Operands operands(out, in);
   const Walk walk = walk_of(operands);
+  if (walk != Walk::Dense && try_transpose(op, out, in)) return;
   const Type as = raw_type(type(out));
   const auto& program = op.program(key_of(kMove, walk), [&](Source& source) {
     elementwise_source(source, as, as, kCopy, walk, op.device.cpu);

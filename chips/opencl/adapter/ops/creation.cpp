@@ -24,7 +24,8 @@ struct RangeAttributes {
 };
 
 fl_status create(Op& op, const Range& range) {
-  const bool integers = range.integers && op.call.attrs[0].tag == FL_SCALAR_INT && op.call.attrs[1].tag == FL_SCALAR_INT;
+  const fl_scalar *start = op.call.attrs, *step = op.call.attrs + 1;  // or the end
+  const bool integers = range.integers && start->tag == FL_SCALAR_INT && step->tag == FL_SCALAR_INT;
   const Type wide = integers ? Type::Int64 : op.device.fp64 ? Type::Float64 : Type::Float32;
   const Operands operands(op, 0);
   const Walk walk = walk_of(operands);
@@ -34,8 +35,8 @@ fl_status create(Op& op, const Range& range) {
     elementwise_source(source, op.out, op.out, what, walk, op.device.cpu);
   });
   RangeAttributes attributes;
-  attributes.put(Value(wide, op.call.attrs[0]));
-  attributes.put(Value(wide, op.call.attrs[1]));
+  attributes.put(Value(wide, *start));
+  attributes.put(Value(wide, *step));
   fl_scalar count{};
   count.tag = FL_SCALAR_INT;
   count.v.i = numel(op.output(0));
