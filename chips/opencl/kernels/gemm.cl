@@ -1,5 +1,6 @@
 // The matrix product on CPU devices, as laid out in ops/gemm.h: one work-item computes row_block x column_block of out.
-// A_PACKED: a lies in panels [panel][k][GEMM_ROWS]; else it is read in place, by strides.
+// A_PACKED: a lies in panels [batch][panel][k][GEMM_ROWS]; else it is read in place, by strides.
+// B_PACKED: b lies in panels [batch][panel][k][GEMM_COLUMNS]; else the task fetches its panels into local memory.
 struct gemm_args {
   long inner, rows, columns, depth;
   long a_row, a_column, a_batch, a_outer;
@@ -25,13 +26,21 @@ struct gemm_args {
   GEMM_STORE_VECTOR(x##r, tile + r * GEMM_COLUMNS);                                                            \
   GEMM_STORE_VECTOR(y##r, tile + r * GEMM_COLUMNS + GEMM_LANES);
 
+#ifdef B_PACKED
+#define B_TYPE gemm_t
+#define B_SPACE __global
+#else
+#define B_TYPE MEM(T)
+#define B_SPACE __local
+#endif
+
 #ifdef A_PACKED
 #define A_TYPE gemm_t
 #define STEP(r)                                                                                                \
   x##r = MULTIPLY_ADD(a[r], b0, x##r);                                                                         \
   y##r = MULTIPLY_ADD(a[r], b1, y##r);
 #define TILE(H)                                                                                                \
-  inline void tile_##H(const __global gemm_t* a, const __local gemm_t* b, long depth, gemm_t* tile) {          \
+  inline void tile_##H(const __global gemm_t* a, const B_SPACE gemm_t* b, long depth, gemm_t* tile) {          \
     REPEAT_##H(DECLARE)                                                                                        \
     for (long k = 0; k < depth; ++k, a += GEMM_ROWS, b += GEMM_COLUMNS) {                                      \
       const gemm_vector_t b0 = GEMM_LOAD_VECTOR(b), b1 = GEMM_LOAD_VECTOR(b + GEMM_LANES);                     \
@@ -47,7 +56,7 @@ struct gemm_args {
   x##r = MULTIPLY_ADD((gemm_t)LOAD(T, a##r, at), b0, x##r);                                                    \
   y##r = MULTIPLY_ADD((gemm_t)LOAD(T, a##r, at), b1, y##r);
 #define TILE(H)                                                                                                \
-  inline void tile_##H(const __global MEM(T)* a, long row, long column, long rows, const __local gemm_t* b,    \
+  inline void tile_##H(const __global MEM(T)* a, long row, long column, long rows, const B_SPACE gemm_t* b,    \
                        long depth, gemm_t* tile) {                                                             \
     REPEAT_##H(DECLARE)                                                                                        \
     REPEAT_##H(A_ROW)                                                                                          \
@@ -64,7 +73,7 @@ TILE(12)
 TILE(8)
 TILE(4)
 
-inline void run_tile(const __global A_TYPE* a, long row, long column, long rows, const __local gemm_t* b, long depth,
+inline void run_tile(const __global A_TYPE* a, long row, long column, long rows, const B_SPACE gemm_t* b, long depth,
                      gemm_t* tile) {
   if (rows > 8)
     RUN_TILE(12);
@@ -101,8 +110,8 @@ inline void finish_row(const gemm_t* sums, const __global MEM(T)* self, __global
 #define BATCH_PLACE(x, batch) \
   (x##_base + x##_offset + (batch) / s.inner * s.x##_outer + (batch) % s.inner * s.x##_batch)
 
-__kernel void gemm(const __global A_TYPE* a_base, long a_offset, IN(T, b), IN(T, self), OUT(T, out),
-                   __global gemm_t* sums_base, long sums_offset, __local gemm_t* panel, const struct gemm_args s,
+__kernel void gemm(const __global A_TYPE* a_base, long a_offset, const __global B_TYPE* b_base,
+                   long b_offset, IN(T, self), OUT(T, out), __global gemm_t* sums_base, long sums_offset, __local gemm_t* panel, const struct gemm_args s,
                    const struct fetch_args fetch, gemm_t alpha, gemm_t beta) {
   const long task = get_global_id(0);
   if (task >= s.tasks) return;
@@ -112,7 +121,7 @@ __kernel void gemm(const __global A_TYPE* a_base, long a_offset, IN(T, b), IN(T,
   const __global A_TYPE* a = BATCH_PLACE(a, batch);
   const __global MEM(T)* self = BATCH_PLACE(self, batch);
   __global MEM(T)* out = BATCH_PLACE(out, batch);
-  OPERAND_IN(T, b);
+  const __global B_TYPE* b = b_base + b_offset;
   gemm_t tile[GEMM_ROWS * GEMM_COLUMNS];
   for (long k = 0; k < s.depth; k += s.depth_block) {
     const long depth = min(s.depth_block, s.depth - k);
@@ -120,13 +129,19 @@ __kernel void gemm(const __global A_TYPE* a_base, long a_offset, IN(T, b), IN(T,
     __global gemm_t* sums = sums_base + sums_offset + task * s.row_block * s.column_block;
     for (long column = column0; column < column1; column += GEMM_COLUMNS) {
       const long columns = min((long)GEMM_COLUMNS, column1 - column);
+#ifdef B_PACKED
+      const long panels = (s.columns + GEMM_COLUMNS - 1) / GEMM_COLUMNS;
+      const __global gemm_t* right = b + ((batch * panels + column / GEMM_COLUMNS) * s.depth + k) * GEMM_COLUMNS;
+#else
+      const __local gemm_t* right = panel;
       fetch_panel(panel, b, &fetch, batch, column, columns, k, depth);
+#endif
       for (long row = row0; row < row1; row += GEMM_ROWS) {
         const long rows = min((long)GEMM_ROWS, row1 - row);
 #ifdef A_PACKED
-        run_tile(a + row * s.depth + k * GEMM_ROWS, 0, 0, rows, panel, depth, tile);
+        run_tile(a + row * s.depth + k * GEMM_ROWS, 0, 0, rows, right, depth, tile);
 #else
-        run_tile(a + row * s.a_row + k * s.a_column, s.a_row, s.a_column, rows, panel, depth, tile);
+        run_tile(a + row * s.a_row + k * s.a_column, s.a_row, s.a_column, rows, right, depth, tile);
 #endif
         if (!(first && last)) {
           for (int i = 0; i < GEMM_ROWS * GEMM_COLUMNS; i += 16) {

@@ -5,10 +5,10 @@ struct fetch_args {
 
 #ifdef CPU
 #if GEMM_FLOAT
-GEMM_TRANSPOSE_16(__local, transpose_to_panel)
+GEMM_TRANSPOSE_16(PANEL_SPACE, transpose_to_panel)
 #endif
 
-inline void fetch_panel(__local gemm_t* panel, const __global MEM(T)* b, const struct fetch_args* args, long batch,
+inline void fetch_panel(PANEL_SPACE gemm_t* panel, const __global MEM(T)* b, const struct fetch_args* args, long batch,
                         long column, long columns, long k, long depth) {
   const __global MEM(T)* from = b + batch / args->inner * args->outer + batch % args->inner * args->batch +
                                 k * args->row + column * args->column;

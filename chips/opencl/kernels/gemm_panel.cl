@@ -12,6 +12,11 @@ typedef CAT(GEMM_T, 16) gemm_16_t;
 #define GEMM_LOAD_VECTOR(p) CAT(vload, GEMM_LANES)(0, p)
 #define GEMM_STORE_VECTOR(v, p) CAT(vstore, GEMM_LANES)(v, 0, p)
 
+// Where a fetched panel of b goes: local memory, or packed in global memory.
+#ifndef PANEL_SPACE
+#define PANEL_SPACE __local
+#endif
+
 // What is applied to a finished sum before it is stored, scalar or vector.
 #ifndef EPILOGUE
 #define EPILOGUE(x) (x)

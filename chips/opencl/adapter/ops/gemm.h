@@ -1,9 +1,10 @@
 // The matrix product that matmul, convolution and attention share: out = alpha * a x b + beta * self, batched, any
 // strides. Kernels are kernels/gemm*.cl.
 //
-// CPU devices: one work-item computes a block of rows by a few panels of columns. Per block of k it packs its panels of
-// b into local memory and multiplies them with row panels of a, which lie packed in global memory (pack_a, or the
-// caller's own kernel) or are read in place. GPU devices: a tile in local memory, both operands read in place.
+// CPU devices: one work-item computes a block of rows by a few panels of columns, in register tiles of twelve rows by
+// two vectors. Large products pack both operands into panels first; in smaller ones a task packs its panels of b into
+// local memory, and a is packed (pack_a, or the caller's own kernel) or read in place. A few rows or columns go without
+// packing (gemm_skinny.cl). GPU devices: a tile in local memory, both operands read in place.
 // A caller whose b is no matrix in memory (convolution) gives the functions that fetch it: see GemmFetch.
 #pragma once
 #include "../kernel.h"
@@ -20,7 +21,7 @@ struct GemmMatrix {
 // Replaces b. `file` is a kernels/*.cl file that the gemm kernels include; it sees T (token of the type), gemm_t
 // and defines `struct fetch_args` (the same bytes as `args`; a by-value kernel argument) and
 //   for CPU devices
-//     void fetch_panel(__local gemm_t* panel, const __global MEM(T)* b, const struct fetch_args* args, long batch,
+//     void fetch_panel(PANEL_SPACE gemm_t* panel, const __global MEM(T)* b, const struct fetch_args* args, long batch,
 //                      long column, long columns, long k, long depth)
 //       panel[i * GEMM_COLUMNS + c] = b[batch][k + i][column + c] for i < depth, c < columns. columns ≤ GEMM_COLUMNS;
 //       what lies beyond `columns` may be anything finite (zero it: denormals are slow).
