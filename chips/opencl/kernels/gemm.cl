@@ -21,10 +21,11 @@ struct gemm_args {
 #else
 #define MULTIPLY_ADD(a, b, sum) ((gemm_vector_t)(a) * (b) + (sum))
 #endif
+#define LOAD_VECTOR(p) CAT(vload, GEMM_LANES)(0, p)
 #define DECLARE(r) gemm_vector_t x##r = 0, y##r = 0;
 #define STORE_ROW(r)                                                                                           \
-  GEMM_STORE_VECTOR(x##r, tile + r * GEMM_COLUMNS);                                                            \
-  GEMM_STORE_VECTOR(y##r, tile + r * GEMM_COLUMNS + GEMM_LANES);
+  ((gemm_vector_t*)tile)[2 * r] = x##r;                                                                        \
+  ((gemm_vector_t*)tile)[2 * r + 1] = y##r;
 
 #ifdef B_PACKED
 #define B_TYPE gemm_t
@@ -43,7 +44,7 @@ struct gemm_args {
   inline void tile_##H(const __global gemm_t* a, const B_SPACE gemm_t* b, long depth, gemm_t* tile) {          \
     REPEAT_##H(DECLARE)                                                                                        \
     for (long k = 0; k < depth; ++k, a += GEMM_ROWS, b += GEMM_COLUMNS) {                                      \
-      const gemm_vector_t b0 = GEMM_LOAD_VECTOR(b), b1 = GEMM_LOAD_VECTOR(b + GEMM_LANES);                     \
+      const gemm_vector_t b0 = LOAD_VECTOR(b), b1 = LOAD_VECTOR(b + GEMM_LANES);                     \
       REPEAT_##H(STEP)                                                                                         \
     }                                                                                                          \
     REPEAT_##H(STORE_ROW)                                                                                      \
@@ -61,7 +62,7 @@ struct gemm_args {
     REPEAT_##H(DECLARE)                                                                                        \
     REPEAT_##H(A_ROW)                                                                                          \
     for (long k = 0, at = 0; k < depth; ++k, at += column, b += GEMM_COLUMNS) {                                \
-      const gemm_vector_t b0 = GEMM_LOAD_VECTOR(b), b1 = GEMM_LOAD_VECTOR(b + GEMM_LANES);                     \
+      const gemm_vector_t b0 = LOAD_VECTOR(b), b1 = LOAD_VECTOR(b + GEMM_LANES);                     \
       REPEAT_##H(STEP)                                                                                         \
     }                                                                                                          \
     REPEAT_##H(STORE_ROW)                                                                                      \
@@ -122,7 +123,7 @@ __kernel void gemm(const __global A_TYPE* a_base, long a_offset, const __global 
   const __global MEM(T)* self = BATCH_PLACE(self, batch);
   __global MEM(T)* out = BATCH_PLACE(out, batch);
   const __global B_TYPE* b = b_base + b_offset;
-  gemm_t tile[GEMM_ROWS * GEMM_COLUMNS];
+  gemm_t tile[GEMM_ROWS * GEMM_COLUMNS] __attribute__((aligned(64)));
   for (long k = 0; k < s.depth; k += s.depth_block) {
     const long depth = min(s.depth_block, s.depth - k);
     const bool first = k == 0, last = k + depth == s.depth;
@@ -148,9 +149,9 @@ __kernel void gemm(const __global A_TYPE* a_base, long a_offset, const __global 
             gemm_16_t value = vload16(0, tile + i);
             if (!first) value += vload16(0, sums + i);
             if (last)
-              vstore16(value, 0, tile + i);
+              GEMM_PUT16(, tile + i, value);
             else
-              vstore16(value, 0, sums + i);
+              GEMM_PUT16(__global, sums + i, value);
           }
           sums += GEMM_ROWS * GEMM_COLUMNS;
         }

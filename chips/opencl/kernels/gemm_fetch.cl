@@ -16,7 +16,7 @@ inline void fetch_panel(PANEL_SPACE gemm_t* panel, const __global MEM(T)* b, con
 #if GEMM_FLOAT
   if (args->column == 1 && columns == GEMM_COLUMNS) {
     for (long i = 0; i < depth; ++i, from += args->row, panel += GEMM_COLUMNS) {
-      for (int c = 0; c < GEMM_COLUMNS; c += 16) vstore16(LOAD16(T, from, c), 0, panel + c);
+      for (int c = 0; c < GEMM_COLUMNS; c += 16) GEMM_PUT16(PANEL_SPACE, panel + c, LOAD16(T, from, c));
     }
     return;
   }

@@ -9,8 +9,9 @@ typedef GEMM_T gemm_t;
 typedef CAT(GEMM_T, GEMM_LANES) gemm_vector_t;
 typedef CAT(GEMM_T, 16) gemm_16_t;
 #define GEMM_COLUMNS (2 * GEMM_LANES)
-#define GEMM_LOAD_VECTOR(p) CAT(vload, GEMM_LANES)(0, p)
-#define GEMM_STORE_VECTOR(v, p) CAT(vstore, GEMM_LANES)(v, 0, p)
+// Stores sixteen, aligned to the element, in any address space (vstore16 of PoCL 3 is four stores).
+typedef gemm_16_t gemm_unaligned_t __attribute__((aligned(sizeof(gemm_t))));
+#define GEMM_PUT16(SPACE, p, value) *(SPACE gemm_unaligned_t*)(p) = (value)
 
 // Where a fetched panel of b goes: local memory, or packed in global memory.
 #ifndef PANEL_SPACE
@@ -40,6 +41,6 @@ typedef CAT(GEMM_T, 16) gemm_16_t;
     _Pragma("unroll") GEMM_UNZIP(t, u)                                                                         \
     _Pragma("unroll") GEMM_UNZIP(u, t)                                                                         \
     _Pragma("unroll") GEMM_UNZIP(t, u)                                                                         \
-    _Pragma("unroll") for (int i = 0; i < 16; ++i) vstore16(t[i], 0, to + i * step);                           \
+    _Pragma("unroll") for (int i = 0; i < 16; ++i) GEMM_PUT16(SPACE, to + i * step, t[i]);                     \
   }
 #endif

@@ -39,7 +39,7 @@ __kernel void skinny_add(IN(T, a), IN(T, b), IN(T, self), OUT(T, out), const str
                          gemm_t beta) {
   BEGIN_TASK
   b += column0;
-  for (long i = 0; i < ROWS * BLOCK; i += 16) vstore16((gemm_16_t)0, 0, sums + i);
+  for (long i = 0; i < ROWS * BLOCK; i += 16) GEMM_PUT16(, sums + i, 0);
   long k = 0;
   for (; k + 4 <= s.depth; k += 4) {
     const __global MEM(T)* from = b + k * s.b_stride;
@@ -55,7 +55,7 @@ __kernel void skinny_add(IN(T, a), IN(T, b), IN(T, self), OUT(T, out), const str
         sum = fma((gemm_16_t)a1, LOAD16(T, from, c + s.b_stride), sum);
         sum = fma((gemm_16_t)a2, LOAD16(T, from, c + 2 * s.b_stride), sum);
         sum = fma((gemm_16_t)a3, LOAD16(T, from, c + 3 * s.b_stride), sum);
-        vstore16(sum, 0, to + c);
+        GEMM_PUT16(, to + c, sum);
       }
       for (; c < columns; ++c)
         to[c] += a0 * LOAD(T, from, c) + a1 * LOAD(T, from, c + s.b_stride) + a2 * LOAD(T, from, c + 2 * s.b_stride) +

@@ -75,7 +75,7 @@ GemmProblem normal_form(GemmProblem p) {
   if (!p.has_self) p.self = {p.out.place, 0, 0, 0, 0};
   if (p.fetch.file != nullptr || p.a_packed) return p;
   const bool few_columns = p.columns <= kSkinnyRows && p.rows > p.columns;
-  const bool out_is_transposed = p.out.column != 1 && p.out.row == 1 && p.rows > 1 && p.rows > kSkinnyRows;
+  const bool out_is_transposed = p.out.column != 1 && p.out.row == 1 && p.rows > kSkinnyRows;
   return few_columns || out_is_transposed ? transposed(p) : p;
 }
 
