@@ -133,13 +133,12 @@ All& all() {
   return *list;
 }
 
-void open_platform(All& list, const FoundPlatform& found) {
+void open_platform(All& list, const FoundPlatform& found, std::vector<std::string>& reasons) {
   auto platform = std::make_unique<Platform>();
   platform->id = found.id;
   platform->name = found.name;
   platform->vendor = found.vendor;
   platform->version = found.version;
-  platform->num_devices = static_cast<int>(found.devices.size());
   platform->usm = usm_of(found.id);
   const cl_context_properties properties[] = {static_cast<cl_context_properties>(CL_CONTEXT_PLATFORM),
                                               reinterpret_cast<cl_context_properties>(found.id), 0};
@@ -147,28 +146,30 @@ void open_platform(All& list, const FoundPlatform& found) {
   platform->context = cl().CreateContext(properties, static_cast<cl_uint>(found.devices.size()), found.devices.data(),
                                          nullptr, nullptr, &code);
   if (code != CL_SUCCESS) fail(code, "cannot make a context of platform " + found.name);
+  list.platforms.push_back(std::move(platform));
+  Platform& kept = *list.platforms.back();
   for (size_t i = 0; i < found.devices.size(); ++i) {
     auto device = std::make_unique<Device>();
     device->ordinal = static_cast<int>(list.devices.size());
-    device->platform = platform.get();
+    device->platform = &kept;
     device->id = found.devices[i];
     device->uuid = found.uuids[i];
-    describe(*device);
+    if (guarded([&] { describe(*device); }) != FL_STATUS_OK) {
+      reasons.emplace_back(last_error()->message);
+      continue;
+    }
     device->memory = std::make_unique<DeviceMemory>(*device);
     device->programs = std::make_unique<ProgramStore>(*device);
     list.devices.push_back(std::move(device));
+    ++kept.num_devices;
   }
-  list.platforms.push_back(std::move(platform));
 }
 
 void open(All& list) {
   std::vector<std::string> reasons;
   for (const FoundPlatform& found : find_platforms(reasons)) {
-    const size_t before = list.devices.size();
-    const fl_status status = guarded([&] { open_platform(list, found); });
-    if (status == FL_STATUS_OK) continue;
-    list.devices.resize(before);
-    reasons.push_back("platform " + found.name + ": " + last_error()->message);
+    const fl_status status = guarded([&] { open_platform(list, found, reasons); });
+    if (status != FL_STATUS_OK) reasons.push_back("platform " + found.name + ": " + last_error()->message);
   }
   if (list.devices.empty()) fail(FL_STATUS_UNAVAILABLE, no_device_text(reasons));
   for (const std::string& reason : reasons) std::fprintf(stderr, "[Torch-FL] OpenCL: %s\n", reason.c_str());

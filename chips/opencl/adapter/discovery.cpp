@@ -172,7 +172,7 @@ std::vector<FoundPlatform> find_platforms(std::vector<std::string>& reasons) {
 
 std::string no_device_text(const std::vector<std::string>& reasons) {
   std::string text = "the OpenCL loader is here but ";
-  text += reasons.empty() ? "finds no platform" : "no platform can be used: ";
+  text += reasons.empty() ? "finds no platform" : "no device can be used: ";
   for (size_t i = 0; i < reasons.size(); ++i) text += (i == 0 ? "" : "; ") + reasons[i];
   return text +
          ". Install a runtime: `apt install pocl-opencl-icd` (PoCL, any CPU), `pip install intel-opencl-rt "
