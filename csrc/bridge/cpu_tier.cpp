@@ -62,15 +62,29 @@ class CpuCall {
     return argument.kwarg_only() && argument.alias_info() != nullptr && argument.alias_info()->isWrite();
   }
 
+  // The device's memory as a tensor of the host. An operator may resize it (out=): it then moves to memory of the host's
+  // own, from where write_back() brings the result.
+  static at::Tensor host_alias(const at::Tensor& t) {
+    c10::Allocator* const allocator = c10::GetAllocator(c10::DeviceType::CPU);
+    const auto bytes = at::detail::computeStorageNbytes(t.sizes(), t.strides(), t.itemsize());
+    auto* keep = new at::Tensor(t);
+    const auto drop = [](void* kept) { delete static_cast<at::Tensor*>(kept); };
+    at::DataPtr data(t.mutable_data_ptr(), keep, drop, at::kCPU);
+    c10::Storage storage(c10::Storage::use_byte_size_t(), bytes, std::move(data), allocator, true);
+    at::Tensor host = at::detail::empty_generic({0}, allocator, c10::DispatchKeySet(c10::DispatchKey::CPU),
+                                                t.scalar_type(), std::nullopt);
+    host.unsafeGetTensorImpl()->set_storage_keep_dtype(std::move(storage));
+    host.unsafeGetTensorImpl()->set_sizes_and_strides(t.sizes(), t.strides());
+    return host;
+  }
+
   at::Tensor host_copy(const at::Tensor& t) {
     if (!t.defined() || !t.is_privateuseone()) return t;
     for (const auto& [from, to] : seen_)
       if (from.is_same(t)) return to;
     at::Tensor host;
     if (unified_ && t.device() == device_ && t.layout() == c10::kStrided && !t.is_conj() && !t.is_neg()) {
-      at::Tensor keep = t;
-      host = at::from_blob(
-          t.mutable_data_ptr(), t.sizes(), t.strides(), [keep](void*) {}, t.options().device(at::kCPU), at::kCPU);
+      host = host_alias(t);
     } else if (only_written_ && t.layout() == c10::kStrided && !t.is_conj() && !t.is_neg()) {
       host = at::empty_strided(t.sizes(), t.strides(), t.options().device(at::kCPU));
     } else {
@@ -123,7 +137,11 @@ class CpuCall {
   void write_back(const at::Tensor& original, const at::Tensor& hosted) {
     if (!original.defined() || !original.is_privateuseone()) return;
     if (original.sizes() != hosted.sizes()) original.resize_(hosted.sizes());  // an out= that the operator resized
-    if (unified_ && original.data_ptr() == hosted.data_ptr()) return;
+    if (unified_ && original.data_ptr() == hosted.data_ptr()) {
+      if (original.strides() != hosted.strides())
+        original.as_strided_(hosted.sizes(), hosted.strides(), original.storage_offset());
+      return;
+    }
     original.copy_(hosted);
     bytes_ += static_cast<uint64_t>(hosted.numel()) * hosted.itemsize();
   }
