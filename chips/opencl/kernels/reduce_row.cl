@@ -122,14 +122,17 @@ inline void offsets_at(const Axes* axes, int dims, long index, long* out) {
   }
 }
 
-// Declares offset[] (and count) of row r. In MODE 2 r is a block of sixteen rows along the last dim.
+// Declares offset[] (and count) of row r. In MODE 2 r is a block of ROW_BLOCK rows (sixteen) along the last dim.
 #if MODE == 2
+#ifndef ROW_BLOCK
+#define ROW_BLOCK 16
+#endif
 #define PLACE_ROW(axes, r)                                                                 \
   long offset[OPERANDS];                                                                   \
   const int last_dim = (int)axes.dims - 1;                                                 \
-  const long width = axes.size[last_dim], blocks = (width + 15) / 16;                      \
-  const long column = (r) % blocks * 16, row = (r) / blocks * width + column;              \
-  const int count = (int)min(16L, width - column);                                         \
+  const long width = axes.size[last_dim], blocks = (width + ROW_BLOCK - 1) / ROW_BLOCK;    \
+  const long column = (r) % blocks * ROW_BLOCK, row = (r) / blocks * width + column;       \
+  const int count = (int)min((long)ROW_BLOCK, width - column);                             \
   offsets_at(&axes, last_dim, (r) / blocks, offset);                                       \
   for (int k = 0; k < OPERANDS; ++k) offset[k] += column * axes.stride[k][last_dim]
 #else

@@ -16,11 +16,17 @@ __kernel void softmax(IN(T, x), OUT(D, out), Axes axes, long rows, long n, long 
     __global MEM(D)* out = out_base + out_offset + offset[1];
     E best = (E)(-INFINITY), sum = (E)0;
 #if MODE == 0
-    V best16 = (V)(-INFINITY), sum16 = (V)0;
-    FOR_VECTORS(i, n) {
-      const V v = LOADV(x, i);
+    V best16 = (V)(-INFINITY), next16 = best16, sum16 = (V)0;
+    for (long i = 0; i + 32 <= n; i += 32) {
+      const V v = LOADV(x, i), w = LOADV(x, i + 16);
+      best16 = LARGER(v, best16);
+      next16 = LARGER(w, next16);
+    }
+    if (n & 16) {
+      const V v = LOADV(x, n & ~31L);
       best16 = LARGER(v, best16);
     }
+    best16 = LARGER(next16, best16);
     best = max_lanes(best16);
 #endif
     FOR_REST(i, n) {

@@ -82,6 +82,10 @@ RowGrid row_grid(const Device& device, RowMode mode, int64_t rows, int64_t cost)
 
 // ---------------------------------------------------------------- the driver
 
+namespace {
+constexpr int64_t kColumnBlock = 256;  // outputs that a unit of RowMode::Columns takes side by side
+}
+
 Reducer::Reducer(Op& op, const Reduction& what, int inputs, Axes kept, Axes reduced)
     : op_(op), what_(what), inputs_(inputs), kept_(kept), reduced_(reduced) {
   kept_.order();
@@ -112,7 +116,7 @@ void Reducer::choose() {
     mode_ = dense ? RowMode::Dense : columns ? RowMode::Columns : RowMode::Strided;
     if (columns) {
       const int64_t width = kept_.size[kept_.dims - 1];
-      rows_ = outputs_ / width * ((width + 15) / 16);
+      rows_ = outputs_ / width * ((width + kColumnBlock - 1) / kColumnBlock);
     }
     wanted = 8 * units;
     least = columns ? 512 : 8192;
@@ -121,7 +125,8 @@ void Reducer::choose() {
     wanted = mode_ == RowMode::Item ? 1024 * units : 8 * units;
     least = mode_ == RowMode::Item ? 64 : 4096;
   }
-  if (what_.split && rows_ < wanted) parts_ = std::max<int64_t>(1, std::min((wanted + rows_ - 1) / rows_, total_ / least));
+  if (what_.split && rows_ < wanted)
+    parts_ = std::max<int64_t>(1, std::min((wanted + rows_ - 1) / rows_, total_ / least));
   if (what_.ordered) parts_ = std::max(parts_, total_ / (int64_t{1} << 30) + 1);
 }
 
@@ -133,13 +138,17 @@ const Program& Reducer::program(RowMode mode, Type in, Type out, Type out2) {
   // Operand types beyond the look-up's are part of the key: norms reduce scratch memory of other types.
   uint64_t key = what_.key << 32 | static_cast<uint64_t>(mode) << 28 | uint64_t{max_dims_ == kMaxDims} << 24;
   key |= static_cast<uint64_t>(in) << 16 | static_cast<uint64_t>(out) << 8 | static_cast<uint64_t>(out2);
-  return op_.program(key | uint64_t{1} << 56, [&](Source& source) {
+  key |= uint64_t{1} << 56;
+  return op_.program(key, [&](Source& source) {
     define_mode(source, mode);
     source.define("T", in).define("A", what_.acc).define("O", out).define("O2", out2);
     source.define("P0", what_.part0).define("P1", what_.part1);
     source.define("INPUTS", int64_t{inputs_}).define("OPERANDS", int64_t{inputs_ + 2});
     source.define("DIMS", int64_t{max_dims_}).define("A_BYTES", int64_t{size_of(what_.acc)});
-    source.define("BLOCK", int64_t{mode == RowMode::Dense ? (what_.ordered ? 1024 : 2048) : 64});
+    // Columns: few rows at a time, so that their pages stay known while a unit walks along them.
+    const bool dense = mode == RowMode::Dense, columns = mode == RowMode::Columns;
+    source.define("BLOCK", int64_t{dense ? (what_.ordered ? 1024 : 2048) : columns ? 32 : 64});
+    if (columns) source.define("ROW_BLOCK", kColumnBlock);
     if (computing_type(out) == what_.acc) source.define("SAME_OUT", int64_t{1});
     if (what_.define != nullptr) what_.define(source, what_.acc);
     source.file("reduce_row.cl").file(what_.file).file("reduce.cl");
@@ -156,7 +165,7 @@ void Reducer::run(const Operand* in, const Operand& out, const Operand& out2, co
   const int item = size_of(in[0].type), acc = size_of(what_.acc);
   const Value p0(what_.acc, what_.p0), p1(what_.acc, what_.p1);
   const auto out_at = Op::at(out.place, size_of(out.type)), out2_at = Op::at(out2.place, size_of(out2.type));
-  const int64_t width = mode_ == RowMode::Columns ? 16 : 1;
+  const int64_t width = mode_ == RowMode::Columns ? kColumnBlock : 1;
   if (parts_ == 1) {
     const RowGrid grid = row_grid(op_.device, mode_, rows_, total_ * width);
     op_.launch(folding, 0, grid.global, grid.local, Op::at(in[0].place, item), Op::at(y.place, item),
