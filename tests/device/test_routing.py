@@ -199,6 +199,26 @@ def test_unified_memory_is_not_copied(run_python) -> None:
     )
 
 
+def test_unified_memory_is_left_when_an_operator_resizes_its_result(run_python) -> None:
+    run_python(
+        """
+        import warnings, torch
+        warnings.simplefilter("ignore")  # PyTorch warns of an out= that is not empty and has another shape
+        a = torch.tensor([[4.0, 1.0, 0.0], [1.0, 3.0, 0.5], [0.0, 0.5, 2.0]])
+        for like in (torch.empty(0), torch.empty(1), torch.empty(40), torch.empty(3, 3).t()):
+            want, out = like.clone(), like.to("fl:1")
+            before = out.data_ptr()
+            torch.linalg.cholesky(a, out=want)
+            torch.linalg.cholesky(a.to("fl:1"), out=out)
+            assert out.shape == want.shape and out.device.type == "fl"
+            torch.testing.assert_close(out.cpu(), want)
+            assert like.numel() != 9 or out.data_ptr() == before
+            torch.testing.assert_close((out + 1).cpu(), want + 1)  # the memory is the device's own
+    """,
+        NINGUANG_UNIFIED="1",
+    )
+
+
 # ----------------------------------------------------------- legalisation
 
 
