@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
@@ -100,9 +101,22 @@ std::string last_line(std::string text) {
   return text.substr(0, kMost);
 }
 
+// Of a process that was ended: the last line that speaks of an error, since a stack often follows; else the last line.
+std::string telling_line(const std::string& text) {
+  std::string told;
+  for (size_t start = 0; start < text.size();) {
+    const size_t end = std::min(text.find('\n', start), text.size());
+    const std::string line = text.substr(start, end - start);
+    for (const char* word : {"error", "Error", "ERROR", "ssert"})
+      if (line.find(word) != std::string::npos) told = line;
+    start = end + 1;
+  }
+  return told.empty() ? last_line(text) : last_line(told);
+}
+
 // What the child's end means; empty if all is well.
 std::string judge(bool in_time, const std::string& said, int state) {
-  const std::string line = last_line(said), after = line.empty() ? "" : "; it last said: " + line;
+  const std::string line = last_line(said), told = telling_line(said), after = told.empty() ? "" : "; it said: " + told;
   if (!in_time) return "it did not finish a small test in " + std::to_string(kTimeLimit.count()) + " s" + after;
   if (line == kProbeGood) return "";
   if (line.rfind(kProbeBad, 0) == 0) return line.substr(std::strlen(kProbeBad));
