@@ -142,7 +142,8 @@ fl_status convolution_backward_weight(Op& op) {
                   &src = transposed(op) ? op.input(0) : op.input(1);
   const ConvProblem p = make_problem(op, src, dst_grad, weight);
   if (op.device.cpu) {
-    conv_weight(op, p, dst_grad, src, weight);
+    const bool depthwise = p.group_in() == 1 && p.group_out() < 8 && p.groups > 1;
+    (depthwise ? conv_depthwise_weight : conv_weight)(op, p, dst_grad, src, weight);
     return FL_STATUS_OK;
   }
   const DirectArgs args = direct_args(p, nullptr);

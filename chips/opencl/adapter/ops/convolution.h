@@ -43,6 +43,9 @@ void conv_tile_forward(Op& op, const ConvProblem& p, const fl_tensor& src, const
                        const fl_tensor* bias, const fl_tensor& dst);
 void conv_tile_backward(Op& op, const ConvProblem& p, const fl_tensor& dst_grad, const fl_tensor& weight,
                         const fl_tensor* bias, const fl_tensor& src_grad);
+// Each output channel reads one input channel.
+void conv_depthwise_weight(Op& op, const ConvProblem& p, const fl_tensor& dst_grad, const fl_tensor& src,
+                           const fl_tensor& weight_grad);
 // convolution_weight.cpp
 void conv_weight(Op& op, const ConvProblem& p, const fl_tensor& dst_grad, const fl_tensor& src,
                  const fl_tensor& weight_grad);

@@ -9,7 +9,6 @@
 namespace ocl {
 namespace {
 
-constexpr int64_t kRows = 8;                       // of the register tile
 constexpr int64_t kRunBytes = 30 << 10;            // of the slab, for a run of positions: fits the first-level cache
 constexpr int64_t kWeightBytes = int64_t{1} << 20;  // of the weights, for one slab: fits the second-level cache
 
@@ -38,6 +37,7 @@ struct Pass {
   int64_t batch, groups, in_channels, out_channels;
   int64_t weight_g, weight_m, weight_c, weight_tap[3], weight_start = 0;
   bool straight = false;  // output channels' weights lie [in channel][tap] without gaps, and groups behind each other
+  int64_t block() const { return out_channels < 4 ? 1 : 8; }  // channels of the register tile
   int64_t taps() const { return dim[0].taps * dim[1].taps * dim[2].taps; }
 };
 
@@ -87,20 +87,20 @@ struct Tiling {
 double item_cost(const Pass& pass, const Shifts (&s)[3], int64_t lanes, const Tiling& t) {
   const double width = static_cast<double>(t.columns + s[2].range), height = static_cast<double>(t.rows + s[1].range);
   const int64_t count = (t.rows - 1) * (t.columns + s[2].range) + t.columns;
-  const int64_t vectors = divide_up(count, lanes), blocks = divide_up(divide_up(pass.out_channels, kRows), t.m_tiles);
+  const int64_t vectors = divide_up(count, lanes), blocks = divide_up(divide_up(pass.out_channels, pass.block()), t.m_tiles);
   const double depth = static_cast<double>(pass.in_channels * pass.taps());
   const double fetch = pass.src.stride[2] * pass.dim[2].step == 1 ? 0.7 : pass.src.stride[2] == 1 ? 1.0 : 2.5;
   const double slab = static_cast<double>(pass.in_channels * s[0].planes * s[1].planes * s[2].planes) * height *
                       (25 + width * fetch);
-  const double product = static_cast<double>(vectors / 2 * 8 + vectors % 2 * 5) * depth;
-  const double weights = depth * kRows * 4 * 0.12;
-  const double sums = static_cast<double>(count * kRows * blocks * lanes) * 4 > 8e6 ? 1.1 : 1.0;  // beyond 512 KiB
-  return slab + static_cast<double>(blocks) * (product * sums + weights + static_cast<double>(count) * kRows * 0.5 + 50);
+  const double product = static_cast<double>(vectors / 2 * 8 + vectors % 2 * 5) * depth * (pass.block() == 1 ? 0.2 : 1.0);
+  const double rows = static_cast<double>(pass.block()), weights = depth * rows * 4 * 0.12;
+  const double sums = static_cast<double>(count * pass.block() * blocks * lanes) * 4 > 8e6 ? 1.1 : 1.0;  // beyond 512 KiB
+  return slab + static_cast<double>(blocks) * (product * sums + weights + static_cast<double>(count) * rows * 0.5 + 50);
 }
 
 Tiling choose_tiling(const Pass& pass, const Shifts (&s)[3], int64_t lanes, int64_t cores) {
   const ConvDim &y = pass.dim[1], &x = pass.dim[2];
-  const int64_t fixed = pass.batch * pass.groups * pass.dim[0].grid, blocks = divide_up(pass.out_channels, kRows);
+  const int64_t fixed = pass.batch * pass.groups * pass.dim[0].grid, blocks = divide_up(pass.out_channels, pass.block());
   Tiling best{1, 1, 1};
   double best_cost = 1e300;
   int64_t last_columns = 0;
@@ -157,9 +157,9 @@ TileArgs tile_args(const Pass& pass, int64_t lanes, int64_t item_bytes, int64_t 
   // Channels do not lie a multiple of a page apart, which would put them all into the same cache sets.
   int64_t length = round_up(s[0].planes * s[1].planes * s[2].planes * height * width, 16) + 16;
   if (length * item_bytes % 4096 < 64) length += 16;
-  int64_t pitch = round_up((t.rows - 1) * width + t.columns, 2 * lanes);
+  int64_t pitch = round_up((t.rows - 1) * width + t.columns, 4 * lanes);
   if (pitch * item_bytes % 4096 == 0) pitch += 16;
-  const int64_t m_rows = round_up(divide_up(pass.out_channels, t.m_tiles), kRows);
+  const int64_t m_rows = round_up(divide_up(pass.out_channels, t.m_tiles), pass.block());
   // Channels at a time: what a run of positions meets of them stays in the first-level cache.
   const int64_t lines = std::max<int64_t>(1, pass.dim[0].taps * pass.dim[1].taps * s[2].planes);
   const int64_t run = lines * (2 * lanes + round_up(s[2].range, 16)) * item_bytes;
@@ -183,11 +183,12 @@ TileArgs tile_args(const Pass& pass, int64_t lanes, int64_t item_bytes, int64_t 
   return a;
 }
 
-const Program& tile_program(Op& op, bool packed) {
-  return op.program(packed ? 1 : 2, [&](Source& source) {
+const Program& tile_program(Op& op, bool packed, int64_t block) {
+  return op.program((packed ? 1 : 2) + (block == 1 ? 2 : 0), [&](Source& source) {
     add_conv_lines(source, op.in);
+    source.define("BLOCK", block);
     if (packed) source.define("PACKED", int64_t{1}).file("conv_pack.cl");
-    source.file("conv_tile.cl");
+    source.file("conv_slab.cl").file("conv_tile.cl");
     source.kernel("conv_tile");
     if (packed) source.kernel("conv_pack");
   });
@@ -203,8 +204,8 @@ void pack_weights(Op& op, const Program& program, const Pass& pass, const fl_ten
   }
   const Place from = Place::of(weight.memory).plus(static_cast<uint64_t>(pass.weight_start) *
                                                    static_cast<uint64_t>(size_of(op.in)));
-  const int64_t blocks = divide_up(pass.out_channels, kRows) * pass.groups;
-  const int64_t chunk = std::max<int64_t>(1, 4096 / (kRows * pass.taps()));
+  const int64_t blocks = divide_up(pass.out_channels, pass.block()) * pass.groups;
+  const int64_t chunk = std::max<int64_t>(1, 4096 / (pass.block() * pass.taps()));
   op.launch(program, 1, {blocks, divide_up(pass.in_channels, chunk)}, {1, 1}, Op::at(packed, item),
             Op::at(from, size_of(op.in)), Bytes{&a, sizeof(a)}, static_cast<int32_t>(chunk));
 }
@@ -220,10 +221,10 @@ void run_pass(Op& op, Pass& pass, const fl_tensor& src, const fl_tensor& weight,
   a.has_bias = bias != nullptr;
   const bool packed = !pass.straight || (op.in != Type::Float32 && op.in != Type::Float64);
   a.weight_row = pass.weight_m;
-  const int64_t numel = round_up(pass.out_channels, kRows) * pass.groups * pass.in_channels * pass.taps();
+  const int64_t numel = round_up(pass.out_channels, pass.block()) * pass.groups * pass.in_channels * pass.taps();
   const int64_t packed_bytes = packed ? round_up(numel * item, 4096) : 0;
   const Place scratch = op.stream.scratch(static_cast<uint64_t>(packed_bytes + a.slot * a.slots * item));
-  const Program& program = tile_program(op, packed);
+  const Program& program = tile_program(op, packed, pass.block());
   if (packed && pass.taps() > 0) pack_weights(op, program, pass, weight, scratch, item);
   const int size = size_of(op.in);
   const Place to = Place::of(dst.memory).plus(static_cast<uint64_t>(pass.dst_start * size));
@@ -247,10 +248,7 @@ ConvDim backward_dim(const ConvProblem& p, int d, int64_t residue) {
   return dim;
 }
 
-}  // namespace
-
-void conv_tile_forward(Op& op, const ConvProblem& p, const fl_tensor& src, const fl_tensor& weight,
-                       const fl_tensor* bias, const fl_tensor& dst) {
+Pass forward_pass(const ConvProblem& p) {
   Pass pass{};
   pass.src = p.src, pass.dst = p.dst;
   pass.batch = p.batch, pass.groups = p.groups, pass.in_channels = p.group_in(), pass.out_channels = p.group_out();
@@ -267,7 +265,34 @@ void conv_tile_forward(Op& op, const ConvProblem& p, const fl_tensor& src, const
     expected *= p.kernel[d];
   }
   pass.straight &= p.group_in() == 1 || p.weight.channel_stride == expected;
+  return pass;
+}
+
+}  // namespace
+
+void conv_tile_forward(Op& op, const ConvProblem& p, const fl_tensor& src, const fl_tensor& weight,
+                       const fl_tensor* bias, const fl_tensor& dst) {
+  Pass pass = forward_pass(p);
   run_pass(op, pass, src, weight, bias, dst);
+}
+
+void conv_depthwise_weight(Op& op, const ConvProblem& p, const fl_tensor& dst_grad, const fl_tensor& src,
+                           const fl_tensor& weight_grad) {
+  Pass pass = forward_pass(p);
+  const int item = op.in == Type::Float64 ? 8 : 4;
+  const int64_t lanes = conv_lanes(op.in), cores = op.device.compute_units;
+  TileArgs a = tile_args(pass, lanes, item, cores);
+  a.slots = static_cast<int32_t>(std::min<int64_t>(pass.groups, 4 * cores));
+  a.sums_pitch = static_cast<int32_t>(round_up(int64_t{a.rows} * a.width, lanes));
+  a.slot = a.sums_at + a.sums_pitch + pass.out_channels * round_up(pass.taps(), 8) * lanes + 64;
+  const Place scratch = op.stream.scratch(static_cast<uint64_t>(a.slot * a.slots * item));
+  const Program& program = op.program(2, [&](Source& source) {
+    add_conv_lines(source, op.in);
+    source.file("conv_slab.cl").file("conv_depthwise.cl");
+    source.kernel("conv_depthwise_weight");
+  });
+  op.launch(program, 0, {a.slots}, {1}, weight_grad, src, dst_grad, Op::at(scratch, item), Bytes{&a, sizeof(a)},
+            p.weight.batch_stride, p.weight.stride[0], p.weight.stride[1], p.weight.stride[2]);
 }
 
 void conv_tile_backward(Op& op, const ConvProblem& p, const fl_tensor& dst_grad, const fl_tensor& weight,
