@@ -2,16 +2,16 @@
 // output's gradient, copied onto the slab's pitch with zeros between the rows, and the slab of conv_slab.cl.
 // One item makes the gradients of one input channel. Needs conv_lines.cl and conv_slab.cl.
 #define FOR_TAPS(F) F(0) F(1) F(2) F(3) F(4) F(5) F(6) F(7)
-#define LOAD_SUM(t) vec s##t = VLOAD(t, sums); const __global acc* p##t = slab + offsets[t < taps ? t : 0];
-#define ADD(t) s##t = fma(g, VLOAD(0, p##t + i), s##t);
-#define STORE_SUM(t) VSTORE(s##t, t, sums);
+#define LOAD_SUM(t) vec s##t = LOAD_VEC(t, sums); const __global acc* p##t = slab + offsets[t < taps ? t : 0];
+#define ADD(t) s##t = fma(g, LOAD_VEC(0, p##t + i), s##t);
+#define STORE_SUM(t) STORE_VEC(s##t, t, sums);
 
 // sums[tap] += grad[i] * slab[i + offset of the tap], 8 taps; those past the last repeat the first.
 static inline void dot_taps(__global acc* sums, const __global acc* grad, const __global acc* slab,
                             const __global int* offsets, int taps, int count) {
   FOR_TAPS(LOAD_SUM)
   for (int i = 0; i < count; i += LANES) {
-    const vec g = VLOAD(0, grad + i);
+    const vec g = LOAD_VEC(0, grad + i);
     FOR_TAPS(ADD)
   }
   FOR_TAPS(STORE_SUM)

@@ -1,5 +1,5 @@
 // Lines of images for the CPU kernels of convolution: copied into padded slabs, written from sums, transposed.
-// Defines: T, LINE (the type of slabs and sums: f32 or f64), VEC and LANES (a 64-byte vector of it), VLOAD, VSTORE.
+// Defines: T, LINE (the type of slabs and sums: f32 or f64), VEC and LANES (a 64-byte vector of it), LOAD_VEC, STORE_VEC.
 typedef ACC(T) acc;
 typedef VEC vec;
 

@@ -37,20 +37,20 @@
     ROWS(PUT)                                                                                                      \
   }
 
-#define SUM_AT(r, v) (again ? VLOAD(v, sums + r * pitch) : (vec)(0))
+#define SUM_AT(r, v) (again ? LOAD_VEC(v, sums + r * pitch) : (vec)(0))
 #define DECLARE1(r) vec s##r = SUM_AT(r, 0);
 #define DECLARE2(r) DECLARE1(r) vec t##r = SUM_AT(r, 1);
 #define DECLARE4(r) DECLARE2(r) vec u##r = SUM_AT(r, 2), v##r = SUM_AT(r, 3);
-#define FETCH1(p) const vec b0 = VLOAD(0, p);
-#define FETCH2(p) FETCH1(p) const vec b1 = VLOAD(1, p);
-#define FETCH4(p) FETCH2(p) const vec b2 = VLOAD(2, p), b3 = VLOAD(3, p);
+#define FETCH1(p) const vec b0 = LOAD_VEC(0, p);
+#define FETCH2(p) FETCH1(p) const vec b1 = LOAD_VEC(1, p);
+#define FETCH4(p) FETCH2(p) const vec b2 = LOAD_VEC(2, p), b3 = LOAD_VEC(3, p);
 #define ADD1(r) s##r = fma((vec)(WEIGHT(r)), b0, s##r);
 #define ADD2(r) { const vec a = (vec)(WEIGHT(r)); s##r = fma(a, b0, s##r); t##r = fma(a, b1, t##r); }
 #define ADD4(r) \
   { const vec a = (vec)(WEIGHT(r)); s##r = fma(a, b0, s##r), t##r = fma(a, b1, t##r), u##r = fma(a, b2, u##r), v##r = fma(a, b3, v##r); }
-#define PUT1(r) VSTORE(s##r, 0, sums + r * pitch);
-#define PUT2(r) PUT1(r) VSTORE(t##r, 1, sums + r * pitch);
-#define PUT4(r) PUT2(r) VSTORE(u##r, 2, sums + r * pitch); VSTORE(v##r, 3, sums + r * pitch);
+#define PUT1(r) STORE_VEC(s##r, 0, sums + r * pitch);
+#define PUT2(r) PUT1(r) STORE_VEC(t##r, 1, sums + r * pitch);
+#define PUT4(r) PUT2(r) STORE_VEC(u##r, 2, sums + r * pitch); STORE_VEC(v##r, 3, sums + r * pitch);
 
 #if BLOCK == 8
 #define ROWS8(F) F(0) F(1) F(2) F(3) F(4) F(5) F(6) F(7)

@@ -59,10 +59,10 @@ static inline void transpose_line(__global acc* to, const __global MEM(T)* from,
 #define FOR_ROWS(F) F(0) F(1) F(2) F(3) F(4) F(5) F(6) F(7)
 #define LOAD_SUMS(r)                                                      \
   const __global acc* p##r = rows[r];                                     \
-  vec s##r = again ? VLOAD(0, sums + r * 2 * LANES) : (vec)(0);           \
-  vec t##r = again ? VLOAD(0, sums + r * 2 * LANES + LANES) : (vec)(0);
+  vec s##r = again ? LOAD_VEC(0, sums + r * 2 * LANES) : (vec)(0);           \
+  vec t##r = again ? LOAD_VEC(0, sums + r * 2 * LANES + LANES) : (vec)(0);
 #define ADD(r) { const vec a = (vec)(p##r[i]); s##r = fma(a, b0, s##r); t##r = fma(a, b1, t##r); }
-#define STORE_SUMS(r) VSTORE(s##r, 0, sums + r * 2 * LANES); VSTORE(t##r, 0, sums + r * 2 * LANES + LANES);
+#define STORE_SUMS(r) STORE_VEC(s##r, 0, sums + r * 2 * LANES); STORE_VEC(t##r, 0, sums + r * 2 * LANES + LANES);
 
 // sums[r] (+)= sum over lines and columns of rows[r][y * pitch + x * step] * grad[y * columns + x]
 static inline void multiply(__global acc* sums, const __global acc** rows, const __global acc* grad, int lines, int columns,
@@ -71,7 +71,7 @@ static inline void multiply(__global acc* sums, const __global acc** rows, const
   for (int y = 0; y < lines; ++y) {
     long i = y * pitch;
     for (int x = 0; x < columns; ++x, i += step, grad += 2 * LANES) {
-      const vec b0 = VLOAD(0, grad), b1 = VLOAD(0, grad + LANES);
+      const vec b0 = LOAD_VEC(0, grad), b1 = LOAD_VEC(0, grad + LANES);
       FOR_ROWS(ADD)
     }
   }

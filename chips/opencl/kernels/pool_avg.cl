@@ -1,4 +1,5 @@
-// Average pooling, regular and adaptive, with backward. One item makes a line of results (CPUs) or one (GPUs).
+// Average pooling, regular and adaptive, with backward. One item makes a line of results (CPUs; of all channels if these
+// are innermost) or one (GPUs).
 // Defines: T, ADAPTIVE 0 or 1.
 typedef struct {
   long in_n, in_c, in[3], out_n, out_c, out[3];  // strides, in elements
@@ -6,6 +7,7 @@ typedef struct {
   int channels, extent[3], grid[3], kernel_size[3], step[3], padding[3];
   int count_padding, span;
   int dense;  // of the input: planes are row-major
+  int block;  // channels per item: 1, or all, which then lie side by side
 } avg_pool_t;
 
 // The window of output i along a dim, [0] to [1], clipped; [2]: its length for the divisor.
@@ -62,8 +64,9 @@ __kernel void avg_pool(OUT(T, out), IN(T, in), const avg_pool_t p, long items) {
   id /= p.grid[1];
   const int z = id % p.grid[0];
   id /= p.grid[0];
-  const int c = id % p.channels;
-  const long n = id / p.channels;
+  const int blocks = p.channels / p.block;
+  const int c = id % blocks;
+  const long n = id / blocks;
   in += n * p.in_n + c * p.in_c;
   out += n * p.out_n + c * p.out_c + z * p.out[0] + y * p.out[1];
   int wz[3], wy[3], wx[3];
@@ -71,6 +74,18 @@ __kernel void avg_pool(OUT(T, out), IN(T, in), const avg_pool_t p, long items) {
   find_window(&p, 1, y, wy);
   for (int x = x0; x < x1; ++x) {
     find_window(&p, 2, x, wx);
+    if (p.block > 1) {
+      for (int k = 0; k < p.channels; k += 16) {
+        const int at = min(k, p.channels - 16);
+        ACC16(T) sums = (ACC16(T))(0);
+        for (int sz = wz[0]; sz < wz[1]; ++sz)
+          for (int sy = wy[0]; sy < wy[1]; ++sy)
+            for (int sx = wx[0]; sx < wx[1]; ++sx)
+              sums += LOAD16(T, in, sz * p.in[0] + sy * p.in[1] + sx * p.in[2] + at);
+        STORE16(T, out, x * p.out[2] + at, sums / (ACC16(T))(divisor_of(&p, wz[2], wy[2], wx[2])));
+      }
+      continue;
+    }
     const int count = wx[1] - wx[0];
     ACC(T) sum = 0;
     if (p.dense && count == p.extent[2] && wy[1] - wy[0] == p.extent[1]) {  // whole planes
@@ -92,32 +107,67 @@ static inline void fill_values(__global MEM(T)* to, long stride, int count, ACC(
   for (; i < count; ++i) STORE(T, to, i * stride, value);
 }
 
+// The gradients of inputs [x, x_end) of all channels, which lie side by side; they get the same from outputs
+// [z0, z1) x [y0, y1) x [a, b).
+static inline void spread_pixels(__global MEM(T)* grad_in, const __global MEM(T)* grad_out, const avg_pool_t* p, int z0,
+                                 int z1, int y0, int y1, int a, int b, int x, int x_end) {
+  for (int k = 0; k < p->channels; k += 16) {
+    const int at = min(k, p->channels - 16);
+    ACC16(T) sums = (ACC16(T))(0);
+    for (int oz = z0; oz < z1; ++oz)
+      for (int oy = y0; oy < y1; ++oy)
+        for (int ox = a; ox < b; ++ox) {
+          int wz[3], wy[3], wx[3];
+          find_window(p, 0, oz, wz);
+          find_window(p, 1, oy, wy);
+          find_window(p, 2, ox, wx);
+          sums += LOAD16(T, grad_out, oz * p->out[0] + oy * p->out[1] + ox * p->out[2] + at) /
+                  (ACC16(T))(divisor_of(p, wz[2], wy[2], wx[2]));
+        }
+    for (int i = x; i < x_end; ++i) STORE16(T, grad_in, i * p->in[2] + at, sums);
+  }
+}
+
 __kernel void avg_pool_backward(OUT(T, grad_in), IN(T, grad_out), const avg_pool_t p, long items) {
   OPERAND_OUT(T, grad_in);
   OPERAND_IN(T, grad_out);
   long id = get_global_id(0);
   if (id >= items) return;
   const int spans = (p.extent[2] + p.span - 1) / p.span;
+  const int planes = p.span > p.extent[2];  // an item takes a whole plane
   const int x0 = id % spans * p.span, x1 = min(x0 + p.span, p.extent[2]);
   id /= spans;
-  const int y = id % p.extent[1];
-  id /= p.extent[1];
-  const int z = id % p.extent[0];
-  id /= p.extent[0];
-  const int c = id % p.channels;
-  const long n = id / p.channels;
+  const int y = planes ? 0 : id % p.extent[1];
+  id /= planes ? 1 : p.extent[1];
+  const int z = planes ? 0 : id % p.extent[0];
+  id /= planes ? 1 : p.extent[0];
+  const int blocks = p.channels / p.block;
+  const int c = id % blocks;
+  const long n = id / blocks;
   grad_in += n * p.in_n + c * p.in_c + z * p.in[0] + y * p.in[1];
   grad_out += n * p.out_n + c * p.out_c;
   int z0, z1, y0, y1, a, b;
+#if ADAPTIVE
+  if (planes) {  // the mean of whole planes
+    const ACC(T) share = LOAD(T, grad_out, 0) / (ACC(T))p.span;
+    return fill_values(grad_in, 1, p.span, share);
+  }
+#endif
   find_outputs(&p, 0, z, &z0, &z1);
   find_outputs(&p, 1, y, &y0, &y1);
   for (int x = x0; x < x1;) {
     // Inputs [x, next) lie in the same windows.
     find_outputs(&p, 2, x, &a, &b);
     int next = x + 1;
+    if (p.grid[2] == 1 && a == 0 && b == 1 && ADAPTIVE) next = x1;
     for (int more_a, more_b; next < x1; ++next) {
       find_outputs(&p, 2, next, &more_a, &more_b);
       if (more_a != a || more_b != b) break;
+    }
+    if (p.block > 1) {
+      spread_pixels(grad_in, grad_out, &p, z0, z1, y0, y1, a, b, x, next);
+      x = next;
+      continue;
     }
     ACC(T) sum = 0;
     for (int oz = z0; oz < z1; ++oz)

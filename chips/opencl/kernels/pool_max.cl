@@ -1,10 +1,12 @@
-// Maximum pooling. One item makes a line of outputs (CPUs) or one output (GPUs); backward takes a plane each, so that
-// equal indices are added in order. As in PyTorch the first of equal values wins and a NaN always does.
+// Maximum pooling. One item makes a line of outputs (CPUs; of all channels if these are innermost) or one output (GPUs);
+// backward takes planes whole, so that equal indices are added in order. As in PyTorch the first of equal values wins
+// and a NaN always does.
 // Defines: T, LOWEST (a value that nothing is below), FLOAT (T is computed in float) or nothing.
 typedef struct {
   long in_n, in_c, in[3], out_n, out_c, out[3], index_n, index_c, index[3];  // strides, in elements
   int channels, extent[3], grid[3], kernel_size[3], step[3], padding[3], dilation[3];
   int span;  // outputs per item
+  int block;  // channels per item: 1, or all, which then lie side by side
 } max_pool_t;
 
 // The taps of a dim that are inside, as [first, end).
@@ -68,6 +70,28 @@ static inline void pool_sixteen(const __global MEM(T)* plane, const max_pool_t* 
 }
 #endif
 
+#ifdef FLOAT
+// Output x of channels c … c + 15.
+static inline void pool_pixel(const __global MEM(T)* in, const max_pool_t* p, const lines_t* l, int x, int c,
+                              __global MEM(T)* out, __global long* index) {
+  const int at_x = x * p->step[2] - p->padding[2];
+  const int x0 = first_tap(at_x, p->dilation[2]), x1 = end_tap(at_x, p->dilation[2], p->kernel_size[2], p->extent[2]);
+  float16 best = (float16)(LOWEST);
+  int16 place = (int16)(-1);
+  for (int kz = l->z[0]; kz < l->z[1]; ++kz)
+    for (int ky = l->y[0]; ky < l->y[1]; ++ky)
+      for (int kx = x0; kx < x1; ++kx) {
+        const int sz = l->at_z + kz * p->dilation[0], sy = l->at_y + ky * p->dilation[1], sx = at_x + kx * p->dilation[2];
+        const float16 value = LOAD16(T, in, sz * p->in[0] + sy * p->in[1] + sx * p->in[2] + c);
+        const int16 better = (value > best) | (value != value) | (place < 0);
+        best = select(best, value, better);
+        place = select(place, (int16)((sz * p->extent[1] + sy) * p->extent[2] + sx), better);
+      }
+  STORE16(T, out, x * p->out[2] + c, best);
+  vstore16(convert_long16(place), 0, index + x * p->index[2] + c);
+}
+#endif
+
 __kernel void max_pool(OUT(T, out), OUT(i64, index), IN(T, in), const max_pool_t p, long items) {
   OPERAND_OUT(T, out);
   OPERAND_OUT(i64, index);
@@ -82,8 +106,9 @@ __kernel void max_pool(OUT(T, out), OUT(i64, index), IN(T, in), const max_pool_t
   id /= p.grid[1];
   const int z = id % p.grid[0];
   id /= p.grid[0];
-  const int c = id % p.channels;
-  const long n = id / p.channels;
+  const int blocks = p.channels / p.block;
+  const int c = id % blocks;
+  const long n = id / blocks;
   lines_t l;
   l.at_z = z * p.step[0] - p.padding[0], l.at_y = y * p.step[1] - p.padding[1];
   l.z[0] = first_tap(l.at_z, p.dilation[0]), l.z[1] = end_tap(l.at_z, p.dilation[0], p.kernel_size[0], p.extent[0]);
@@ -92,6 +117,11 @@ __kernel void max_pool(OUT(T, out), OUT(i64, index), IN(T, in), const max_pool_t
   out += n * p.out_n + c * p.out_c + z * p.out[0] + y * p.out[1];
   index += n * p.index_n + c * p.index_c + z * p.index[0] + y * p.index[1];
 #ifdef FLOAT
+  if (p.block > 1) {
+    for (; x < x_end; ++x)
+      for (int k = 0; k < p.channels; k += 16) pool_pixel(in, &p, &l, x, min(k, p.channels - 16), out, index);
+    return;
+  }
   // Positions [low, high) see only taps inside.
   const int low = (p.padding[2] + p.step[2] - 1) / p.step[2];
   const int room = p.extent[2] - 1 + p.padding[2] - (p.kernel_size[2] - 1) * p.dilation[2];
@@ -108,17 +138,48 @@ __kernel void max_pool(OUT(T, out), OUT(i64, index), IN(T, in), const max_pool_t
 typedef struct {
   long in_n, in_c, in[3], out_n, out_c, out[3], index_n, index_c, index[3];
   int channels, extent[3], grid[3], dense;  // dense: planes of the input's gradient are row-major
+  int block;                                // channels per item; more than 1: they lie side by side
 } max_pool_backward_t;
 
+// Channels c … c_end of an image whose channels are innermost.
+static inline void spread_pixels(__global MEM(T)* grad_in, const __global MEM(T)* grad_out, const __global long* index,
+                                 const max_pool_backward_t* p, int c, int c_end) {
+  const long plane = (long)p->extent[0] * p->extent[1] * p->extent[2];
+  for (int z = 0; z < p->extent[0]; ++z)
+    for (int y = 0; y < p->extent[1]; ++y)
+      for (int x = 0; x < p->extent[2]; ++x) {
+        __global MEM(T)* to = grad_in + z * p->in[0] + y * p->in[1] + x * p->in[2];
+        for (int k = c; k < c_end; ++k) STORE(T, to, k, 0);
+      }
+  for (int z = 0; z < p->grid[0]; ++z)
+    for (int y = 0; y < p->grid[1]; ++y)
+      for (int x = 0; x < p->grid[2]; ++x) {
+        const __global long* places = index + z * p->index[0] + y * p->index[1] + x * p->index[2];
+        const __global MEM(T)* from = grad_out + z * p->out[0] + y * p->out[1] + x * p->out[2];
+        for (int k = c; k < c_end; ++k) {
+          const int at = (int)places[k];
+          if (at < 0 || at >= plane) continue;
+          const int row = at / p->extent[2];
+          const long to = row / p->extent[1] * p->in[0] + row % p->extent[1] * p->in[1] +
+                          at % p->extent[2] * p->in[2] + k;
+          STORE(T, grad_in, to, LOAD(T, grad_in, to) + LOAD(T, from, k));
+        }
+      }
+}
+
 __kernel void max_pool_backward(OUT(T, grad_in), IN(T, grad_out), IN(i64, index), const max_pool_backward_t p,
-                                long planes) {
+                                long items) {
   OPERAND_OUT(T, grad_in);
   OPERAND_IN(T, grad_out);
   OPERAND_IN(i64, index);
   const long id = get_global_id(0);
-  if (id >= planes) return;
-  const int c = id % p.channels;
-  const long n = id / p.channels;
+  if (id >= items) return;
+  const int blocks = (p.channels + p.block - 1) / p.block;
+  const int c = id % blocks * p.block;
+  const long n = id / blocks;
+  if (p.block > 1)
+    return spread_pixels(grad_in + n * p.in_n, grad_out + n * p.out_n, index + n * p.index_n, &p, c,
+                         min(c + p.block, p.channels));
   grad_in += n * p.in_n + c * p.in_c;
   grad_out += n * p.out_n + c * p.out_c;
   index += n * p.index_n + c * p.index_c;

@@ -45,6 +45,13 @@ bool supported(const Op& op) {
   return numel(op.output(0)) < int64_t{1} << 31;
 }
 
+// Items of a CPU device take all channels, in vectors, where these lie side by side in all images.
+bool pixels(const Op& op, std::initializer_list<Image> images) {
+  bool suits = op.device.cpu;
+  for (const Image& i : images) suits &= i.channels >= 16 && i.channel_stride == 1 && (i.plane() == 1 || i.stride[2] != 1);
+  return suits;
+}
+
 // An image's strides and, in `size`, its extents.
 void put(const Image& image, int64_t& n, int64_t& c, int64_t (&strides)[3]) {
   n = image.batch_stride, c = image.channel_stride;
@@ -59,11 +66,13 @@ void put_size(const Image& image, int32_t (&size)[3]) {
 // max_pool_t of kernels/pool_max.cl
 struct MaxArgs {
   int64_t in_n, in_c, in[3], out_n, out_c, out[3], index_n, index_c, index[3];
-  int32_t channels, extent[3], grid[3], kernel[3], step[3], padding[3], dilation[3], span;
+  int32_t channels, extent[3], grid[3], kernel[3], step[3], padding[3], dilation[3], span, block;
+  int32_t reserved;
 };
 struct MaxBackwardArgs {
   int64_t in_n, in_c, in[3], out_n, out_c, out[3], index_n, index_c, index[3];
-  int32_t channels, extent[3], grid[3], dense;
+  int32_t channels, extent[3], grid[3], dense, block;
+  int32_t reserved;
 };
 
 const char* lowest_of(Type type) {
@@ -104,7 +113,10 @@ fl_status max_pool(Op& op) {
     a.padding[d] = dim_attr(op, 2, d, 0), a.dilation[d] = dim_attr(op, 3, d, 1);
   }
   a.span = op.device.cpu ? a.grid[2] : 1;
-  const int64_t items = op.device.cpu ? out.batch * out.channels * out.size[0] * out.size[1] : numel(op.output(0));
+  const bool vectors = (bit(op.in) & (kHalfTypes | bit(Type::Float32))) != 0;
+  a.block = static_cast<int32_t>(vectors && pixels(op, {in, out, index}) ? in.channels : 1);
+  const int64_t items = op.device.cpu ? out.batch * (out.channels / a.block) * out.size[0] * out.size[1]
+                                      : numel(op.output(0));
   if (items == 0 || a.span == 0) return FL_STATUS_OK;
   op.launch(max_program(op), 0, {items}, {op.device.cpu ? 16 : 64}, op.output(0), op.output(1), op.input(0),
             Bytes{&a, sizeof(a)}, items);
@@ -124,10 +136,11 @@ fl_status max_pool_backward(Op& op) {
   put_size(out, a.grid);
   a.channels = static_cast<int32_t>(in.channels);
   a.dense = in.dense();
-  const int64_t planes = in.batch * in.channels;
-  if (planes == 0) return FL_STATUS_OK;
-  op.launch(max_program(op), 1, {planes}, {op.device.cpu ? 1 : 64}, op.output(0), op.input(0), op.input(1),
-            Bytes{&a, sizeof(a)}, planes);
+  a.block = pixels(op, {in, out, index}) ? 16 : 1;
+  const int64_t items = in.batch * ((in.channels + a.block - 1) / a.block);
+  if (items == 0) return FL_STATUS_OK;
+  op.launch(max_program(op), 1, {items}, {op.device.cpu ? 1 : 64}, op.output(0), op.input(0), op.input(1),
+            Bytes{&a, sizeof(a)}, items);
   return FL_STATUS_OK;
 }
 
@@ -137,8 +150,7 @@ fl_status max_pool_backward(Op& op) {
 struct AvgArgs {
   int64_t in_n, in_c, in[3], out_n, out_c, out[3];
   int64_t divisor;
-  int32_t channels, extent[3], grid[3], kernel[3], step[3], padding[3], count_padding, span, dense;
-  int32_t reserved;
+  int32_t channels, extent[3], grid[3], kernel[3], step[3], padding[3], count_padding, span, dense, block;
 };
 
 template <bool kAdaptive>
@@ -177,7 +189,9 @@ fl_status avg_pool(Op& op) {
   const Image in = image_of(op.input(0), spatial), out = image_of(op.output(0), spatial);
   AvgArgs a = avg_args<kAdaptive>(op, in, out);
   a.span = op.device.cpu ? a.grid[2] : 1;
-  const int64_t items = op.device.cpu ? out.batch * out.channels * out.size[0] * out.size[1] : numel(op.output(0));
+  a.block = static_cast<int32_t>(pixels(op, {in, out}) ? in.channels : 1);
+  const int64_t items = op.device.cpu ? out.batch * (out.channels / a.block) * out.size[0] * out.size[1]
+                                      : numel(op.output(0));
   if (items == 0 || a.span == 0) return FL_STATUS_OK;
   op.launch(avg_program<kAdaptive>(op), 0, {items}, {op.device.cpu ? 16 : 64}, op.output(0), op.input(0),
             Bytes{&a, sizeof(a)}, items);
@@ -191,7 +205,12 @@ fl_status avg_pool_backward(Op& op) {
   const Image in = image_of(op.output(0), spatial), out = image_of(op.input(0), spatial);
   AvgArgs a = avg_args<kAdaptive>(op, in, out);
   a.span = op.device.cpu ? a.extent[2] : 1;
-  const int64_t items = op.device.cpu ? in.batch * in.channels * in.size[0] * in.size[1] : numel(op.output(0));
+  a.block = static_cast<int32_t>(pixels(op, {in, out}) ? in.channels : 1);
+  int64_t items = op.device.cpu ? in.batch * (in.channels / a.block) * in.size[0] * in.size[1] : numel(op.output(0));
+  if (kAdaptive && op.device.cpu && a.block == 1 && out.plane() == 1 && in.size[1] > 1 && in.dense()) {
+    a.span = static_cast<int32_t>(in.plane());  // an item per plane
+    items = in.batch * in.channels;
+  }
   if (items == 0 || a.span == 0) return FL_STATUS_OK;
   op.launch(avg_program<kAdaptive>(op), 1, {items}, {op.device.cpu ? 16 : 64}, op.output(0), op.input(0),
             Bytes{&a, sizeof(a)}, items);
