@@ -1,9 +1,10 @@
 // The kernel of an elementwise operation: `dense` for operands that all lie dense, `strided` for any layout and for
-// inputs passed by value (in programs of their own: compilers take long). ops/elementwise.cpp defines
+// inputs passed by value, `short_rows` for the same where the last dim is shorter than a vector (in programs of their
+// own: compilers take long). ops/elementwise.cpp defines
 //   T, TR          the computing type and the result's; TX, TY, TZ: the inputs'
 //   ARITY          number of inputs, 0 to 3; MIXED: one of them is bool and T is not
 //   EXPRESSION     the result in terms of x, y, z, the attributes a, b, c, d, and `at`, the position of the first lane
-//   LANES, NDIM    values at a time; dims that `strided` walks, 0 for `dense`
+//   LANES, NDIM    values at a time; dims that `strided` walks, 0 for `dense`; SHORT_ROWS
 //   HAS_ATTRIBUTES, RESULT_IS_MASK, CHECK_DIVISOR (a 0 in an integer y is told to the host)
 // A file before this one may define struct Attributes and USE_ATTRIBUTES its own way.
 // Each work-item takes `chunk` elements in row-major order: many on a CPU, LANES on a GPU.
@@ -41,6 +42,7 @@ struct Layout {
   long stride[ARITY + 1][NDIM];  // of the output, then of the inputs
   ulong immediate[ARITY + 1];    // values of inputs that are not in memory; an ACC(TYPE) in the first bytes
   int immediates;                // bit k: input k is one, counted from 1
+  int dense;                     // bit k: operand k lies dense as a whole
 };
 #endif
 
@@ -49,8 +51,8 @@ struct Layout {
 #define FETCH_INPUT(TYPE, p, k) const ACCV(TYPE) p = CAT(fetch_, TYPE)(p##_row, p##_stride, p##_value, i, left);
 #define PASS_DENSE(TYPE, p, k) , p##_base + p##_offset + begin, 1, (ACCV(TYPE))(ACC(TYPE))0
 #define PASS_STRIDED(TYPE, p, k)                                                         \
-  , p##_base + p##_offset + offset[k], layout.stride[k][NDIM - 1],                       \
-      CAT(value_, TYPE)(p##_base + p##_offset + offset[k], layout.stride[k][NDIM - 1],   \
+  , p##_base + p##_offset + position.offset[k], layout.stride[k][NDIM - 1],                       \
+      CAT(value_, TYPE)(p##_base + p##_offset + position.offset[k], layout.stride[k][NDIM - 1],   \
                         layout.immediates >> k & 1, layout.immediate[k])
 
 #if ARITY == 0
@@ -87,6 +89,12 @@ DEFINE_INPUT(b8)
 
 // ---- the work
 
+#if RESULT_IS_MASK
+#define RESULT (WIDE(convert_uchar)(EXPRESSION) & (ACCV(b8))(uchar)1)
+#else
+#define RESULT EXPRESSION
+#endif
+
 // `count` elements of one row; `at`: the position of the first in the output.
 static inline void run(__global MEM(TR)* out, long out_stride EACH_INPUT(ROW_INPUT), long at, long count
                        ATTRIBUTES CHECK) {
@@ -95,11 +103,7 @@ static inline void run(__global MEM(TR)* out, long out_stride EACH_INPUT(ROW_INP
     const int left = (int)min((long)LANES, count - i);
     EACH_INPUT(FETCH_INPUT)
     USE_CHECK;
-#if RESULT_IS_MASK
-    const ACCV(b8) result = WIDE(convert_uchar)(EXPRESSION) & (ACCV(b8))(uchar)1;
-#else
-    const ACCV(TR) result = EXPRESSION;
-#endif
+    const ACCV(TR) result = RESULT;
     if (out_stride == 1 && left == LANES) {
       STOREV(TR, out, i, result);
     } else {
@@ -118,35 +122,100 @@ __kernel void dense(OUT(TR, out) EACH_INPUT(KERNEL_INPUT), long n, long chunk AT
 }
 
 #else
+// Where an element is: its place in the dims, and in each operand.
+struct Position {
+  long index[NDIM];
+  long offset[ARITY + 1];
+};
+static inline void set_position(struct Position* p, const struct Layout* layout, long at) {
+  for (int k = 0; k <= ARITY; ++k) p->offset[k] = 0;
+  for (int d = NDIM - 1; d >= 0; --d) {
+    const long quotient = at / layout->size[d];
+    p->index[d] = at - quotient * layout->size[d];
+    at = quotient;
+    for (int k = 0; k <= ARITY; ++k) p->offset[k] += p->index[d] * layout->stride[k][d];
+  }
+}
+// From the end of a row, index[NDIM - 1] steps from its start, to the start of the next one.
+static inline void next_row(struct Position* p, const struct Layout* layout) {
+  for (int k = 0; k <= ARITY; ++k) p->offset[k] -= p->index[NDIM - 1] * layout->stride[k][NDIM - 1];
+  p->index[NDIM - 1] = 0;
+  for (int d = NDIM - 2; d >= 0; --d) {
+    for (int k = 0; k <= ARITY; ++k) p->offset[k] += layout->stride[k][d];
+    if (++p->index[d] < layout->size[d]) break;
+    for (int k = 0; k <= ARITY; ++k) p->offset[k] -= p->index[d] * layout->stride[k][d];
+    p->index[d] = 0;
+  }
+}
+
+#if SHORT_ROWS
+// Lanes of one vector may lie in several rows: those of operands that are not dense are fetched from their own places.
+#define FETCH_SHORT(TYPE, p, k)                                                                                 \
+  const ACCV(TYPE) p =                                                                                          \
+      CAT(lanes_, TYPE)(p##_base + p##_offset, at, place[k], (layout.dense >> k & 1) && left == LANES,          \
+                        layout.immediates >> k & 1, layout.immediate[k]);
+#define DEFINE_LANES(TYPE)                                                                                      \
+  static inline ACCV(TYPE) CAT(lanes_, TYPE)(const __global MEM(TYPE)* base, long at, const long* place,        \
+                                             int dense, int immediate, ulong bits) {                            \
+    if (dense) return LOADV(TYPE, base, at);                                                                    \
+    if (immediate) return (ACCV(TYPE))(*(const ACC(TYPE)*)&bits);                                               \
+    ACC(TYPE) lane[LANES];                                                                                      \
+    ROLLED for (int k = 0; k < LANES; ++k) lane[k] = LOAD(TYPE, base, place[k]);                                \
+    return WIDE(vload)(0, lane);                                                                                \
+  }
+#if ARITY > 0
+DEFINE_LANES(T)
+#endif
+#if MIXED
+DEFINE_LANES(b8)
+#endif
+
+__kernel void short_rows(OUT(TR, out) EACH_INPUT(KERNEL_INPUT), long n, long chunk, const struct Layout layout
+                         ATTRIBUTES CHECK) {
+  OPERAND_OUT(TR, out);
+  const long begin = get_global_id(0) * chunk;
+  if (begin >= n) return;
+  const long end = min(begin + chunk, n);
+  USE_ATTRIBUTES;
+  struct Position position;
+  set_position(&position, &layout, begin);
+  for (long at = begin; at < end; at += LANES) {
+    const int left = (int)min((long)LANES, end - at);  // the lanes after them repeat the last one
+    long place[ARITY + 1][LANES];
+    ROLLED for (int lane = 0; lane < LANES; ++lane) {
+      for (int k = 0; k <= ARITY; ++k) place[k][lane] = position.offset[k];
+      if (lane + 1 >= left && left < LANES) continue;
+      for (int k = 0; k <= ARITY; ++k) position.offset[k] += layout.stride[k][NDIM - 1];
+      if (++position.index[NDIM - 1] == layout.size[NDIM - 1]) next_row(&position, &layout);
+    }
+    EACH_INPUT(FETCH_SHORT)
+    USE_CHECK;
+    const ACCV(TR) result = RESULT;
+    if ((layout.dense & 1) && left == LANES) {
+      STOREV(TR, out, at, result);
+    } else {
+      ACC(TR) lane[LANES];
+      WIDE(vstore)(result, 0, lane);
+      ROLLED for (int k = 0; k < left; ++k) STORE(TR, out, place[0][k], lane[k]);
+    }
+  }
+}
+#else
 __kernel void strided(OUT(TR, out) EACH_INPUT(KERNEL_INPUT), long n, long chunk, const struct Layout layout
                       ATTRIBUTES CHECK) {
   long begin = get_global_id(0) * chunk;
   if (begin >= n) return;
   const long end = min(begin + chunk, n);
-  long index[NDIM], offset[ARITY + 1];
-  for (int k = 0; k <= ARITY; ++k) offset[k] = 0;
-  long rest = begin;
-  for (int d = NDIM - 1; d >= 0; --d) {
-    const long quotient = rest / layout.size[d];
-    index[d] = rest - quotient * layout.size[d];
-    rest = quotient;
-    for (int k = 0; k <= ARITY; ++k) offset[k] += index[d] * layout.stride[k][d];
-  }
+  struct Position position;
+  set_position(&position, &layout, begin);
   while (true) {
-    const long count = min(layout.size[NDIM - 1] - index[NDIM - 1], end - begin);
-    run(out_base + out_offset + offset[0], layout.stride[0][NDIM - 1] EACH_INPUT(PASS_STRIDED), begin,
+    const long count = min(layout.size[NDIM - 1] - position.index[NDIM - 1], end - begin);
+    run(out_base + out_offset + position.offset[0], layout.stride[0][NDIM - 1] EACH_INPUT(PASS_STRIDED), begin,
         count PASS_ATTRIBUTES PASS_CHECK);
     begin += count;
     if (begin >= end) break;
-    // The row is done: to the start of the next one.
-    for (int k = 0; k <= ARITY; ++k) offset[k] -= index[NDIM - 1] * layout.stride[k][NDIM - 1];
-    index[NDIM - 1] = 0;
-    for (int d = NDIM - 2; d >= 0; --d) {
-      for (int k = 0; k <= ARITY; ++k) offset[k] += layout.stride[k][d];
-      if (++index[d] < layout.size[d]) break;
-      for (int k = 0; k <= ARITY; ++k) offset[k] -= index[d] * layout.stride[k][d];
-      index[d] = 0;
-    }
+    next_row(&position, &layout);
   }
 }
+#endif
 #endif

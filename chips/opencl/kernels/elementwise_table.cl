@@ -138,8 +138,8 @@ OP(hardshrink_backward, "TT", 1, FLOATS, T, "", ((y < -a) | (y > a)) ? x : C(0))
 OP(threshold_backward, "TT", 1, REALS, T, "", y <= a ? C(0) : x)
 OP(leaky_relu_backward, "TT", 1, FLOATS, T, "", y > C(0) ? x : x * a)
 OP(softplus_backward, "TT", 2, FLOATS, T, "", softplus_gradient(x, y, a, b))
-VARIANT(elu_backward, "TT", 3, FLOATS, T, "", x * (y > C(0) ? b : c * a * b * EXP(y * c)))
-VARIANT(elu_result_backward, "TT", 3, FLOATS, T, "", x * (y > C(0) ? b : c * (y + a * b)))
+VARIANT(elu_backward, "TT", 3, FLOATS, T, "", y > C(0) ? x * b : x * c * (a * b) * EXP(y * c))
+VARIANT(elu_result_backward, "TT", 3, FLOATS, T, "", y > C(0) ? x * b : x * c * (y + a * b))
 VARIANT(logit_backward, "TT", 1, FLOATS, T, "", logit_gradient(x, y, a))
 
 // ---- comparisons, extrema, choice

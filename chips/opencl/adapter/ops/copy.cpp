@@ -6,7 +6,9 @@
 namespace ocl {
 namespace {
 
-enum Form : uint64_t { kConvert, kMove, kTranspose, kTriangle };
+// Forms of programs. Those of elementwise operations are rows of the table, far below kTranspose, to which the size of
+// the elements is added.
+enum Form : uint64_t { kConvert, kMove, kTriangle, kTranspose = 1000 };
 
 constexpr Elementwise kCopy{"copy", "T", 0, kAllTypes, 'T', "", "x", false};
 constexpr Elementwise kConversion{"copy", "T", 0, kAllTypes, 'T', "", "CONVERTV(T, TR, x)", false};
@@ -17,7 +19,7 @@ fl_status copy(Op& op) {
     return FL_STATUS_OK;
   }
   const Operands operands(op, 1);
-  const Walk walk = walk_of(operands);
+  const Walk walk = walk_of(op.device, operands);
   const auto& program = op.program(key_of(kConvert, walk), [&](Source& source) {
     elementwise_source(source, op.in, op.out, kConversion, walk, op.device.cpu);
   });
@@ -74,7 +76,7 @@ struct Places {
   }
 };
 
-const auto& copy_program(Op& op, Form form, Type as, const char* define, const char* kernel) {
+const auto& copy_program(Op& op, uint64_t form, Type as, const char* define, const char* kernel) {
   return op.program(key_of(form, Walk::Dense), [&](Source& source) {
     source.define("T", as).define("NDIM", kMaxDims).define(define, 1);
     source.file("copy.cl").kernel(kernel);
@@ -96,12 +98,21 @@ fl_status triangle(Op& op) {
   return FL_STATUS_OK;
 }
 
-// Copies a transposed source if it is worth it; false: the general way is as good.
+constexpr int64_t kTile = 16;
+
+// True if the tensor is dense along another dim than the last, and large enough there for tiles.
+bool is_transposed(const fl_tensor& t, const int64_t* sizes) {
+  if (immediate(t) || t.ndim < 2 || sizes[t.ndim - 1] < kTile || t.strides[t.ndim - 1] < kTile / 2) return false;
+  for (int d = 0; d < t.ndim - 1; ++d) {
+    if (t.strides[d] == 1 && sizes[d] >= kTile) return true;
+  }
+  return false;
+}
+
+// Copies a transposed source; false if it is not, or if the general way is as good.
 bool try_transpose(Op& op, const fl_tensor& out, const fl_tensor& in) {
-  constexpr int64_t kTile = 16;
-  if (!op.device.cpu || out.ndim < 2 || immediate(in)) return false;
+  if (!op.device.cpu || !is_transposed(in, out.sizes) || out.strides[out.ndim - 1] != 1) return false;
   const int columns = out.ndim - 1;
-  if (out.strides[columns] != 1 || out.sizes[columns] < kTile || in.strides[columns] < kTile / 2) return false;
   int rows = -1;
   int64_t outer = 1;
   Places places;
@@ -113,13 +124,13 @@ bool try_transpose(Op& op, const fl_tensor& out, const fl_tensor& in) {
       outer *= out.sizes[d];
     }
   }
-  if (rows < 0) return false;
   const int64_t bands = (out.sizes[rows] + kTile - 1) / kTile;
   // Enough items for all cores, and no more columns each than keep the source's lines near.
   const int64_t wanted = 8 * static_cast<int64_t>(op.device.compute_units);
   const int64_t parts = std::max<int64_t>(1, std::min(out.sizes[columns] / 64, wanted / (bands * outer)));
   const int64_t width = ((out.sizes[columns] + parts - 1) / parts + kTile - 1) / kTile * kTile;
-  const auto& program = copy_program(op, kTranspose, raw_type(type(out)), "TRANSPOSE", "transpose");
+  const auto& program = copy_program(op, kTranspose + static_cast<uint64_t>(size_of(type(out))), raw_type(type(out)),
+                                      "TRANSPOSE", "transpose");
   op.launch(program, 0, {bands, (out.sizes[columns] + width - 1) / width, outer}, {1, 1, 1}, out, in, out.sizes[rows],
             out.sizes[columns], in.strides[columns], out.strides[rows], width, Bytes{&places, sizeof places});
   return true;
@@ -151,13 +162,45 @@ fl_memory advanced(const fl_tensor& t, int64_t elements) {
 
 void move_elements(Op& op, const fl_tensor& out, const fl_tensor& in) {
   const Operands operands(out, in);
-  const Walk walk = walk_of(operands);
+  const Walk walk = walk_of(op.device, operands);
   if (walk != Walk::Dense && try_transpose(op, out, in)) return;
   const Type as = raw_type(type(out));
   const auto& program = op.program(key_of(kMove, walk), [&](Source& source) {
     elementwise_source(source, as, as, kCopy, walk, op.device.cpu);
   });
   launch_elementwise(op, program, walk, operands, nullptr);
+}
+
+bool Untangled::untangle(Op& op, Operands& operands) {
+  constexpr int64_t kLeast = 1 << 14, kMostBytes = int64_t{1} << 28;
+  const fl_tensor& out = *operands.out;
+  const int64_t n = numel(out);
+  if (!op.device.cpu || n < kLeast) return false;
+  bool tangled[3] = {};
+  uint64_t starts[4] = {};
+  for (int k = 0; k < operands.arity; ++k) {
+    const fl_tensor& in = *operands.in[k];
+    tangled[k] = is_transposed(in, out.sizes) && n * size_of(type(in)) <= kMostBytes;
+    starts[k + 1] = starts[k] + (tangled[k] ? static_cast<uint64_t>(n * size_of(type(in)) + 63) / 64 * 64 : 0);
+  }
+  if (starts[operands.arity] == 0) return false;
+  const Place scratch = op.stream.scratch(starts[operands.arity]);
+  int64_t step = 1;
+  for (int d = out.ndim - 1; d >= 0; --d) {
+    strides_[d] = step;
+    step *= out.sizes[d];
+  }
+  for (int k = 0; k < operands.arity; ++k) {
+    if (!tangled[k]) continue;
+    const Place place = scratch.plus(starts[k]);
+    copies_[k] = *operands.in[k];
+    copies_[k].memory = {place.pointer, place.buffer, place.offset};
+    copies_[k].sizes = out.sizes;
+    copies_[k].strides = strides_;
+    try_transpose(op, copies_[k], *operands.in[k]);
+    operands.in[k] = &copies_[k];
+  }
+  return true;
 }
 
 }  // namespace ocl

@@ -28,7 +28,7 @@ fl_status create(Op& op, const Range& range) {
   const bool integers = range.integers && start->tag == FL_SCALAR_INT && step->tag == FL_SCALAR_INT;
   const Type wide = integers ? Type::Int64 : op.device.fp64 ? Type::Float64 : Type::Float32;
   const Operands operands(op, 0);
-  const Walk walk = walk_of(operands);
+  const Walk walk = walk_of(op.device, operands);
   const Elementwise what{"", "", 1, kAllTypes, 'T', "creation.cl", range.expression, false};
   const Program& program = op.program(key_of(integers, walk), [&](Source& source) {
     source.define("W", wide);
@@ -51,7 +51,7 @@ fl_status linspace(Op& op) { return create(op, kLinspace); }
 
 void fill_with(Op& op, const fl_tensor& out, const fl_scalar& value) {
   const Operands operands(out);
-  const Walk walk = walk_of(operands);
+  const Walk walk = walk_of(op.device, operands);
   const Elementwise& what = row(Row::fill);
   const Program& program = op.program(key_of(0, walk), [&](Source& source) {
     elementwise_source(source, op.out, op.out, what, walk, op.device.cpu);

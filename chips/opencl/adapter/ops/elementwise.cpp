@@ -41,7 +41,7 @@ fl_status run_row(Op& op) {
 #undef DIVISION
 
 constexpr int kFewDims = 4;
-int dims_of(Walk walk) { return walk == Walk::Dense ? 0 : walk == Walk::Few ? kFewDims : kMaxDims; }
+int dims_of(Walk walk) { return walk == Walk::Dense ? 0 : walk == Walk::Many ? kMaxDims : kFewDims; }
 
 // As in kernels/math.cl.
 int kind_of(Type type) {
@@ -95,7 +95,10 @@ class Layout {
       put(given ? static_cast<int64_t>(immediate_bits(*operands.in[k])) : 0);
       if (given) immediates |= int64_t{1} << (k + 1);
     }
-    put(immediates);
+    int64_t lies_dense = dense(out);
+    for (int k = 0; k < operands.arity; ++k)
+      if (!immediate(*operands.in[k]) && dense(*operands.in[k])) lies_dense |= int64_t{1} << (k + 1);
+    put(lies_dense << 32 | immediates);  // two ints
   }
   Bytes bytes() const { return {words_, sizeof(int64_t) * static_cast<size_t>(count_)}; }
 
@@ -149,10 +152,15 @@ void Attributes::put(int i, const Value& value) {
 }
 Bytes Attributes::bytes() const { return {values_, 4 * Value(type_, 0.0).size}; }
 
-Walk walk_of(const Operands& operands) {
-  bool all = dense(*operands.out);
+Walk walk_of(const Device& device, const Operands& operands) {
+  constexpr int64_t kShortRow = 16;
+  const fl_tensor& out = *operands.out;
+  bool all = dense(out);
   for (int k = 0; k < operands.arity && all; ++k) all = !immediate(*operands.in[k]) && dense(*operands.in[k]);
-  return all ? Walk::Dense : operands.out->ndim <= kFewDims ? Walk::Few : Walk::Many;
+  if (all) return Walk::Dense;
+  if (out.ndim > kFewDims) return Walk::Many;
+  const bool short_rows = device.cpu && out.ndim > 1 && out.sizes[out.ndim - 1] < kShortRow;
+  return short_rows ? Walk::Short : Walk::Few;
 }
 
 void elementwise_source(Source& source, Type computing, Type result, const Elementwise& what, Walk walk, bool cpu) {
@@ -167,7 +175,7 @@ void elementwise_source(Source& source, Type computing, Type result, const Eleme
     mixed = mixed || (is_bool && computing != Type::Bool);
   }
   source.define("ARITY", arity).define("MIXED", mixed).define("LANES", cpu ? 16 : 4);
-  source.define("NDIM", dims_of(walk));
+  source.define("NDIM", dims_of(walk)).define("SHORT_ROWS", walk == Walk::Short);
   source.define("HAS_ATTRIBUTES", what.attributes > 0).define("RESULT_IS_MASK", what.result == 'B');
   source.define("CHECK_DIVISOR", what.division && (bit(computing) & kIntTypes) != 0);
   source.define("EXPRESSION", std::string("(") + what.expression + ")");
@@ -175,7 +183,7 @@ void elementwise_source(Source& source, Type computing, Type result, const Eleme
   if ((bit(computing) & kFloatTypes) != 0) source.file("math_float.cl");
   std::istringstream files(what.files);
   for (std::string file; files >> file;) source.file(file.c_str());
-  source.file("elementwise.cl").kernel(walk == Walk::Dense ? "dense" : "strided");
+  source.file("elementwise.cl").kernel(walk == Walk::Dense ? "dense" : walk == Walk::Short ? "short_rows" : "strided");
 }
 
 namespace {
@@ -201,7 +209,8 @@ void launch_elementwise(Op& op, const Program& program, Walk walk, const Operand
                         bool check_divisor) {
   const fl_tensor& out = *operands.out;
   const int64_t n = numel(out);
-  const int64_t inner = walk == Walk::Dense || out.ndim == 0 ? 0 : out.sizes[out.ndim - 1];
+  const bool rows = walk == Walk::Few || walk == Walk::Many;
+  const int64_t inner = rows && out.ndim > 0 ? out.sizes[out.ndim - 1] : 0;
   const int64_t chunk = chunk_of(op.device, n, inner);
   const Extent items{(n + chunk - 1) / chunk}, group{op.device.cpu ? 1 : 128};
   const auto launch = [&](const auto&... front) {
@@ -221,8 +230,10 @@ void launch_elementwise(Op& op, const Program& program, Walk walk, const Operand
 
 fl_status elementwise(Op& op, Row which, const Attributes* given) {
   const Elementwise& what = row(which);
-  const Operands operands(op, static_cast<int>(std::strlen(what.inputs)));
-  const Walk walk = walk_of(operands);
+  Operands operands(op, static_cast<int>(std::strlen(what.inputs)));
+  Walk walk = walk_of(op.device, operands);
+  Untangled untangled;
+  if (walk != Walk::Dense && untangled.untangle(op, operands)) walk = walk_of(op.device, operands);
   const uint64_t key = key_of(static_cast<uint64_t>(which), walk);
   const Program& program = op.program(
       key, [&](Source& source) { elementwise_source(source, op.in, op.out, what, walk, op.device.cpu); });

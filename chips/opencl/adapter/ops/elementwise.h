@@ -56,13 +56,24 @@ struct Operands {
   Operands(const fl_tensor& output, const fl_tensor& input) : out(&output), arity(1), in{&input} {}
 };
 
-// Which kernel of elementwise.cl: `dense`, or `strided` over 4 dims or all 12.
-enum class Walk : int { Dense, Few, Many };
-Walk walk_of(const Operands& operands);
+// Which kernel of elementwise.cl: `dense`; `short_rows` or `strided` over 4 dims; `strided` over all 12.
+enum class Walk : int { Dense, Short, Few, Many };
+Walk walk_of(const Device& device, const Operands& operands);
 constexpr uint64_t key_of(uint64_t form, Walk walk) { return form * 4 + static_cast<uint64_t>(walk); }  // of a program
 
 // The definitions and files of elementwise.cl for an operation of the table or one like it.
 void elementwise_source(Source& source, Type computing, Type result, const Elementwise& what, Walk walk, bool cpu);
+
+// Copies large transposed inputs into dense scratch memory and puts these copies in their place: one pass by tiles costs
+// far less than a cache miss for each element. True if it did.
+class Untangled {
+ public:
+  bool untangle(Op& op, Operands& operands);
+
+ private:
+  fl_tensor copies_[3];
+  int64_t strides_[kMaxDims];
+};
 
 // Queues the kernel of a program that was made for `walk`. attributes: what struct Attributes holds, nullptr if
 // there is none.
