@@ -60,7 +60,14 @@ __kernel void random_fill(OUT(T, out), long key, long offset, long numel, long c
     const int count = (int)min((long)ELEMENTS, numel - at);
     philox((ulong)key, (ulong)offset + (ulong)block * (WORDS / 4), words);
 #if defined(UNIFORM)  // from, range, the last number before `to`
+#if defined(CPU) && !defined(WIDE)
+    for (int v = 0; v < ELEMENTS; v += 16) {
+      const float16 u = convert_float16(as_int16(vload16(0, words + v) >> 8)) * 0x1p-24f;
+      vstore16(fmin(fma(u, second, first), third), 0, values + v);
+    }
+#else
     for (int i = 0; i < ELEMENTS; ++i) values[i] = fmin(fma(UNIT(i), second, first), third);
+#endif
 #elif defined(NORMAL)  // mean, deviation
 #ifdef CPU
 #ifndef WIDE

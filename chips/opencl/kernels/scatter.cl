@@ -53,12 +53,59 @@ inline void scatter_run(Target* t, const IndexSet* set, const long* at, const lo
   for (; i < n; ++i) combine_at(t, to + i * steps[0], from + i * steps[1]);
 }
 
-// n elements that each look up their place.
-inline void scatter_each(Target* t, const IndexSet* set, const long* at, const long* steps, long n) {
+#define BATCH 64
+
+// What the indices of a batch of n elements add, n <= BATCH: -1 where one is out of range.
+inline int batch_offsets(Target* t, const IndexSet* set, const long* at, const long* steps, long n, long* offsets) {
+  int outside = 0;
+#if NUM_INDEX == 1
+  const __global MEM(I)* given = t->index[0] + at[FIRST_INDEX];
+  const long step = steps[FIRST_INDEX];
+  if (step == 1) {
+    for (long i = 0; i < n; ++i) offsets[i] = index_part(set, 0, given[i], &outside);
+  } else {
+    for (long i = 0; i < n; ++i) offsets[i] = index_part(set, 0, given[i * step], &outside);
+  }
+  if (!outside) return 1;
+#endif
+  outside = 0;
   for (long i = 0; i < n; ++i) {
-    const long offset = offset_at(t, set, at, steps, i);
-    if (offset < t->low || offset >= t->high) continue;
-    combine_at(t, at[0] + i * steps[0] + offset, at[1] + i * steps[1]);
+    offsets[i] = offset_at(t, set, at, steps, i);
+    outside |= offsets[i] < 0;
+  }
+  return !outside;
+}
+
+#define EACH(count, CHOICE, VALUE)                                                      \
+  for (long c = 0; c < (count); ++c) {                                                  \
+    const long i = CHOICE, place = to + i * steps[0] + offsets[i], source = from + i * steps[1]; \
+    const ACC(S) b = VALUE;                                                             \
+    STORE(T, out, place, COMBINE(LOAD(T, out, place), b));                              \
+  }
+
+// n elements that each look up their place. Those of other parts are sorted out without branches, which no processor
+// would predict.
+inline void scatter_each(Target* t, const IndexSet* set, const long* first, const long* steps, long n, int whole) {
+  long at[OPERANDS], offsets[BATCH];
+  __global MEM(T)* out = t->out;
+  const __global MEM(S)* src = t->src;
+  for (int o = 0; o < OPERANDS; ++o) at[o] = first[o];
+  for (long done = 0; done < n; done += BATCH) {
+    const long batch = min((long)BATCH, n - done), to = at[0], from = at[1];
+    const int inside = batch_offsets(t, set, at, steps, batch, offsets);
+    if (inside && whole) {
+      if (t->use_value) EACH(batch, c, t->value)
+      else EACH(batch, c, LOAD(S, src, source))
+    } else {
+      uchar chosen[BATCH];
+      long count = 0;
+      for (long i = 0; i < batch; ++i) {
+        chosen[count] = (uchar)i;
+        count += offsets[i] >= t->low && offsets[i] < t->high ? 1 : 0;
+      }
+      EACH(count, chosen[c], t->use_value ? t->value : LOAD(S, src, source))
+    }
+    for (int o = 0; o < OPERANDS; ++o) at[o] += batch * steps[o];
   }
 }
 
@@ -97,8 +144,8 @@ __kernel void index_write(OUT(T, out), IN(S, src) INDEX_PARAMS, ERRORS, Walk unm
       const long outer = unmet_inside ? m : n;
       for (long i = 0; i < outer; ++i) {
         if (shared) scatter_run(&t, &set, at, steps, n);
-        else if (unmet_inside) scatter_each(&t, &set, at, steps, n);
-        else scatter_each(&t, &set, at, serial_steps, m);
+        else if (unmet_inside) scatter_each(&t, &set, at, steps, n, plan.parts == 1);
+        else scatter_each(&t, &set, at, serial_steps, m, plan.parts == 1);
         for (int o = 0; o < OPERANDS; ++o) at[o] += unmet_inside ? serial_steps[o] : steps[o];
       }
       done += m;

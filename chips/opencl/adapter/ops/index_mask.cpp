@@ -57,7 +57,7 @@ fl_status nonzero(Op& op) {
   const Extent global{pieces.count}, local{pieces.local};
   op.launch(program, 0, global, local, self, counts, bytes_of(words), pieces.chunk);
   op.launch(program, 1, {1}, {1}, counts, op.output(1), pieces.count);
-  op.launch(program, 2, global, local, self, out, counts, bytes_of(words), pieces.chunk,
+  op.launch(program, 2, global, local, self, out, op.output(1), counts, pieces.count, bytes_of(words), pieces.chunk,
             static_cast<int64_t>(self.ndim), row_stride, column_stride);
   return FL_STATUS_OK;
 }
@@ -86,8 +86,8 @@ fl_status masked_select(Op& op) {
   const Extent global{pieces.count}, local{pieces.local};
   op.launch(program, 0, global, local, mask, counts, bytes_of(words), pieces.chunk);
   op.launch(program, 1, {1}, {1}, counts, op.output(1), pieces.count);
-  op.launch(program, 2, global, local, self, mask, op.output(0), counts, bytes_of(words), pieces.chunk,
-            Shape(op.output(0)).strides[0]);
+  op.launch(program, 2, global, local, self, mask, op.output(0), op.output(1), counts, pieces.count,
+            bytes_of(words), pieces.chunk, Shape(op.output(0)).strides[0]);
   return FL_STATUS_OK;
 }
 

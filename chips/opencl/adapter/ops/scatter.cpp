@@ -11,6 +11,8 @@ namespace {
 
 constexpr int kFirstIndex = 2;  // operands of the walks: out, src, then the index operands
 
+constexpr int64_t kCacheBytes = int64_t{1} << 20;
+
 struct Scatter {
   Walk unmet, serial;
   IndexSet set;
@@ -27,17 +29,22 @@ struct Plan {
 // Work-items: unmet positions first, then parts of the offsets that the indices can add.
 Plan plan_of(const Op& op, const Scatter& s, int item) {
   const int64_t units = op.device.compute_units, unmet = s.unmet.numel(), serial = s.serial.numel();
-  const int64_t least = op.device.cpu ? std::max<int64_t>(1, 64 / item) : 1;  // a cache line of out each
+  bool shared = unmet > 1;  // a run of unmet positions has one look-up
+  for (int k = 0; k < s.set.count; ++k) shared &= s.unmet.inner_stride(kFirstIndex + k) == 0;
+  // At least a cache line of out each, and enough to be worth a look-up.
+  const int64_t least = !op.device.cpu ? 1 : shared ? 64 : std::max<int64_t>(1, 64 / item);
   Plan plan{1, 0, 1, 0};
   int64_t wanted = op.device.cpu ? std::min<int64_t>(units * 4, unmet * serial / 2048) : unmet;
   wanted = std::max<int64_t>(1, std::min(wanted, (unmet + least - 1) / least));
   plan.chunk = (unmet + wanted - 1) / wanted;
-  if (op.device.cpu && plan.chunk > least) plan.chunk = (plan.chunk + least - 1) / least * least;
+  if (plan.chunk > least) plan.chunk = (plan.chunk + least - 1) / least * least;
   const int64_t items = (unmet + plan.chunk - 1) / plan.chunk;
   const int64_t enough = op.device.cpu ? units : 4096;
   if (items >= enough || serial == 1 || unmet * serial < 16384) return plan;
   int64_t range = 1;
   for (int k = 0; k < s.set.count; ++k) range += (s.set.extents[k] - 1) * s.set.strides[k];
+  // Each part reads all indices. On a CPU that pays only where out is too large for a core's cache.
+  if (op.device.cpu && range * item < kCacheBytes) return plan;
   plan.parts = std::max<int64_t>(1, std::min(range, enough / items));
   plan.part = (range + plan.parts - 1) / plan.parts;
   return plan;
