@@ -2,8 +2,9 @@
 // order within a row), then each weight row is written once: zeros or a sum. Walk operands: gradient rows, indices.
 // starts[rows + 2]; sources[n] holds gradient rows' element offsets.
 
-__kernel void embedding_group(const __global MEM(I)*restrict index_base, long index_offset, __global long*restrict starts_base,
-                              long starts_offset, ERRORS, Walk walk, long rows, long padding) {
+__kernel void embedding_group(const __global MEM(I)*restrict index_base, long index_offset,
+                              __global long*restrict starts_base, long starts_offset, ERRORS, Walk walk, long rows,
+                              long padding) {
   if (get_global_id(0) != 0) return;
   OPERAND_IN(I, index);
   __global long* starts = starts_base + starts_offset;
@@ -46,7 +47,8 @@ __kernel void embedding_sum(IN(T, grad), const __global long* starts_base, long 
   const __global long* starts = starts_base + starts_offset;
   const __global long* sources = starts + s.rows + 2;
 #ifdef CPU
-  const long first = get_global_id(0) * chunk, last = min(first + chunk, s.rows), column_begin = 0, column_end = s.columns;
+  const long first = get_global_id(0) * chunk, last = min(first + chunk, s.rows);
+  const long column_begin = 0, column_end = s.columns;
 #else
   const long first = get_global_id(1), last = min(first + 1, s.rows);
   const long column_begin = get_global_id(0), column_end = min(column_begin + 1, s.columns);

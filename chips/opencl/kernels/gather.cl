@@ -1,5 +1,5 @@
-// gather, index_select and index: out[place] = self[place + what the index operands add]. Walk operands: out, self, then
-// the indices. E is a type of the elements' size: they only move.
+// gather, index_select and index: out[place] = self[place + what the index operands add]. Walk operands: out, self,
+// then the indices. E is a type of the elements' size: they only move.
 
 // n elements with the same indices.
 inline void copy_run(__global MEM(E)* out, long out_step, const __global MEM(E)* self, long self_step, long n) {

@@ -1,6 +1,6 @@
 // nonzero and masked_select: count the hits of each piece, add the counts up, then fill each piece's results from where
-// the earlier ones end. masked_select: E is a type of the elements' size. NONZERO: U is an unsigned one and MASK the bits that
-// make a value non-zero. counts[pieces] holds hits, then starts.
+// the earlier ones end. masked_select: E is a type of the elements' size. NONZERO: U is an unsigned one and MASK the
+// bits that make a value non-zero. counts[pieces] holds hits, then starts.
 
 __kernel void mask_starts(__global long* counts_base, long counts_offset, OUT(i64, total), long pieces) {
   if (get_global_id(0) != 0) return;
@@ -51,7 +51,8 @@ __kernel void mask_count(const __global U* self_base, long self_offset, __global
 }
 
 __kernel void mask_fill(const __global U* self_base, long self_offset, OUT(i64, out), IN(i64, total),
-                        __global long* counts_base, long counts_offset, long pieces, Walk walk, long chunk, long columns, long row_stride, long column_stride) {
+                        __global long* counts_base, long counts_offset, long pieces, Walk walk, long chunk,
+                        long columns, long row_stride, long column_stride) {
   const __global U* self = self_base + self_offset;
   OPERAND_OUT(i64, out);
   long begin = get_global_id(0) * chunk;

@@ -1,4 +1,4 @@
-// Walks over operands of one shape (class Walk of ops/index_walk.h), and index operands that add to an element's offset.
+// Walks over operands of one shape (class Walk of ops/index_walk.h), and index operands that add to an offset.
 // Definitions wanted: OPERANDS; for the index part also NUM_INDEX (its operands come last) and I, their type.
 
 #define MAX_DIMS 12

@@ -29,8 +29,8 @@ typedef struct {
 
 #define WEIGHT(label) (nll.has_weight ? LOAD(T, weight, (label) * nll.weight_stride) : (ACC(T))1)
 
-__kernel void nll_each(IN(T, input), IN(I, target), IN(T, weight), OUT(T, out), OUT(T, total), ERRORS, Walk walk, Nll nll,
-                       long chunk) {
+__kernel void nll_each(IN(T, input), IN(I, target), IN(T, weight), OUT(T, out), OUT(T, total), ERRORS, Walk walk,
+                       Nll nll, long chunk) {
   OPERAND_IN(T, input);
   OPERAND_IN(I, target);
   OPERAND_IN(T, weight);
@@ -58,8 +58,8 @@ inline void nll_write(__global MEM(T)* out, __global MEM(T)* total, Total loss, 
 }
 
 // sums[parts][2]: loss, weight. One part: straight to the results.
-__kernel void nll_parts(IN(T, input), IN(I, target), IN(T, weight), OUT(T, out), OUT(T, total), __global Total*sums_base,
-                        long sums_offset, ERRORS, Walk walk, Nll nll, long parts) {
+__kernel void nll_parts(IN(T, input), IN(I, target), IN(T, weight), OUT(T, out), OUT(T, total),
+                        __global Total*sums_base, long sums_offset, ERRORS, Walk walk, Nll nll, long parts) {
   const long part = get_global_id(0);
   if (part >= parts) return;
   OPERAND_IN(T, input);
@@ -89,7 +89,8 @@ __kernel void nll_parts(IN(T, input), IN(I, target), IN(T, weight), OUT(T, out),
   REPORT
 }
 
-__kernel void nll_finish(OUT(T, out), OUT(T, total), __global Total*sums_base, long sums_offset, long parts, long mean) {
+__kernel void nll_finish(OUT(T, out), OUT(T, total), __global Total*sums_base, long sums_offset, long parts,
+                         long mean) {
   if (get_global_id(0) != 0) return;
   const __global Total* sums = sums_base + sums_offset;
   Total loss = 0, sum = 0;

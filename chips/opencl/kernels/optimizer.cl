@@ -1,5 +1,5 @@
-// The steps of Adam, AdamW and SGD over GROUP tensors at a time: all together are one range of pieces, a work-item each.
-// T: parameters and gradients, S: states. ADAM, or SGD with MOMENTUM or without.
+// The steps of Adam, AdamW and SGD over GROUP tensors at a time: all together are one range of pieces, a work-item
+// each. T: parameters and gradients, S: states. ADAM, or SGD with MOMENTUM or without.
 
 #define GROUP 8
 #define FOR_GROUP(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)

@@ -1,6 +1,6 @@
 // Random fills: element i is made from (seed, offset, i) alone, i in row-major order, a block of WORDS words at a time
-// (uniops.yaml, category random). One of UNIFORM, NORMAL, EXPONENTIAL, BERNOULLI, BERNOULLI_EACH, RANDOM_INT, DROPOUT is
-// defined; T is out's type, WIDE says that an element takes two words. STRIDED: out is walked (index_walk.cl).
+// (uniops.yaml, category random). One of UNIFORM, NORMAL, EXPONENTIAL, BERNOULLI, BERNOULLI_EACH, RANDOM_INT, DROPOUT
+// is defined; T is out's type, WIDE says that an element takes two words. STRIDED: out is walked (index_walk.cl).
 
 #ifdef WIDE
 #define ELEMENTS (WORDS / 2)

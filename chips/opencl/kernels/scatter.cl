@@ -109,8 +109,8 @@ inline void scatter_each(Target* t, const IndexSet* set, const long* first, cons
   }
 }
 
-__kernel void index_write(OUT(T, out), IN(S, src) INDEX_PARAMS, ERRORS, Walk unmet, Walk serial, IndexSet set, Plan plan,
-                          ACC(S) value) {
+__kernel void index_write(OUT(T, out), IN(S, src) INDEX_PARAMS, ERRORS, Walk unmet, Walk serial, IndexSet set,
+                          Plan plan, ACC(S) value) {
   long begin = get_global_id(0) * plan.chunk;
   const long end = min(begin + plan.chunk, unmet.numel);
   const long part = get_global_id(1);

@@ -1,5 +1,6 @@
-// bincount. Without weights each work-item counts a slice of the values into bins of its own, which bin_sum adds up. With
-// weights (W) each work-item owns a range of bins and goes through all values, so that a bin's sum has PyTorch's order.
+// bincount. Without weights each work-item counts a slice of the values into bins of its own, which bin_sum adds up.
+// With weights (W) each work-item owns a range of bins and goes through all values, so that a bin's sum has PyTorch's
+// order.
 
 #ifdef W
 

@@ -1,7 +1,7 @@
 // sort and topk along one dimension. Values become unsigned keys that order as PyTorch does (NaN largest, -0 = 0,
 // inverted when descending) and travel with their position, which makes every order total: stable for free.
-// Definitions: U, the unsigned type of the values' size; KEY_BITS; INFINITY_BITS for floats or SIGNED for signed integers.
-// Walk operands: self, values, indices, over all dims but the sorted one.
+// Definitions: U, the unsigned type of the values' size; KEY_BITS; INFINITY_BITS for floats or SIGNED for signed
+// integers. Walk operands: self, values, indices, over all dims but the sorted one.
 
 #define SIGN ((U)((U)1 << (KEY_BITS - 1)))
 #define ALL_ONES ((U)~(U)0)

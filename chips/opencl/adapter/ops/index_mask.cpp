@@ -14,7 +14,9 @@ Pieces pieces_of(const Device& device, int64_t numel) {
   return pieces;
 }
 
-const char* unsigned_of(int bytes) { return bytes == 1 ? "uchar" : bytes == 2 ? "ushort" : bytes == 4 ? "uint" : "ulong"; }
+const char* unsigned_of(int bytes) {
+  return bytes == 1 ? "uchar" : bytes == 2 ? "ushort" : bytes == 4 ? "uint" : "ulong";
+}
 
 // The bits that make a value non-zero: all, but for the sign of a float.
 const char* value_bits(Type type) {

@@ -27,7 +27,8 @@ Group group_of(const Op& op, int first, int count) {
   }
   group.chunk = Pieces(op.device, total, 4096).chunk;
   if (op.device.cpu) group.chunk = (group.chunk + 15) / 16 * 16;
-  for (int k = 0; k < kGroup; ++k) group.pieces[k + 1] = group.pieces[k] + (group.sizes[k] + group.chunk - 1) / group.chunk;
+  for (int k = 0; k < kGroup; ++k)
+    group.pieces[k + 1] = group.pieces[k] + (group.sizes[k] + group.chunk - 1) / group.chunk;
   return group;
 }
 

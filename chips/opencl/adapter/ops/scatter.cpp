@@ -82,7 +82,9 @@ const char* text_of(Combine combine, Type type) {
     case Combine::Product: return is_bool ? "((a) & (b))" : integer ? "((ulong)(a) * (ulong)(b))" : "((a) * (b))";
     case Combine::Largest: return "((a) != (a) || (a) > (b) ? (a) : (b))";
     case Combine::Smallest: return "((a) != (a) || (a) < (b) ? (a) : (b))";
-    default: return is_bool ? "((a) | (ALPHA & (b)))" : integer ? "((ulong)(a) + (ulong)ALPHA * (ulong)(b))" : "fma(ALPHA, b, a)";
+    default:
+      if (is_bool) return "((a) | (ALPHA & (b)))";
+      return integer ? "((ulong)(a) + (ulong)ALPHA * (ulong)(b))" : "fma(ALPHA, b, a)";
   }
 }
 

@@ -7,8 +7,8 @@ namespace {
 fl_status searchsorted(Op& op) {
   const fl_tensor &sequence = op.input(0), &values = op.input(1), &out = op.output(0);
   const bool sorted = op.has_input(2);
-  const bool fits = dense(sequence) && dense(values) && dense(out) && type(sequence) == op.in && type(values) == op.in &&
-                    (!sorted || (type(op.input(2)) == Type::Int64 && dense(op.input(2))));
+  const bool fits = dense(sequence) && dense(values) && dense(out) && type(sequence) == op.in &&
+                    type(values) == op.in && (!sorted || (type(op.input(2)) == Type::Int64 && dense(op.input(2))));
   if (!fits) return FL_STATUS_UNIMPLEMENTED;
   const Shape rows(sequence);
   struct {

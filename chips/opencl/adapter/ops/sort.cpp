@@ -1,5 +1,6 @@
-// sort and topk along one dimension (kernels/sort*.cl). Many rows: one work-item sorts a row. Few long rows: radix passes
-// by slices of a row. topk keeps the best of each slice in a heap; for a large k it is a sort of which k are written.
+// sort and topk along one dimension (kernels/sort*.cl). Many rows: one work-item sorts a row. Few long rows: radix
+// passes by slices of a row. topk keeps the best of each slice in a heap; for a large k it is a sort of which k
+// are written.
 #include "index_walk.h"
 
 namespace ocl {
@@ -93,8 +94,8 @@ void sort_long(Op& op, Plan& plan) {
     int64_t slices, slice;
   } cut;
   const int64_t n = plan.rows.size, total = plan.walk.numel();
-  cut.slice = op.device.cpu ? std::max<int64_t>(16384, (n + op.device.compute_units * 2 - 1) / (op.device.compute_units * 2))
-                            : 2048;
+  const int64_t wanted = op.device.compute_units * 2;
+  cut.slice = op.device.cpu ? std::max<int64_t>(16384, (n + wanted - 1) / wanted) : 2048;
   cut.slices = (n + cut.slice - 1) / cut.slice;
   const int item = item_bytes(op.in);
   const int64_t row_items = 2 * n * item, row_states = 64, row_counts = 256 * cut.slices * 4;
