@@ -4,11 +4,6 @@ struct Attributes {
   ACC(W) a, b;
   long n;
 };
-#if LANES == 16
-#define LANE_NUMBERS (long16)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
-#else
-#define LANE_NUMBERS (long4)(0, 1, 2, 3)
-#endif
 #define USE_ATTRIBUTES                                       \
   const ACCV(W) a = attributes.a, b = attributes.b;          \
   const ACCV(i64) n = attributes.n

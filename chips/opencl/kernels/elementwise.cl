@@ -136,16 +136,20 @@ static inline void set_position(struct Position* p, const struct Layout* layout,
     for (int k = 0; k <= ARITY; ++k) p->offset[k] += p->index[d] * layout->stride[k][d];
   }
 }
-// From the end of a row, index[NDIM - 1] steps from its start, to the start of the next one.
-static inline void next_row(struct Position* p, const struct Layout* layout) {
-  for (int k = 0; k <= ARITY; ++k) p->offset[k] -= p->index[NDIM - 1] * layout->stride[k][NDIM - 1];
-  p->index[NDIM - 1] = 0;
-  for (int d = NDIM - 2; d >= 0; --d) {
+// One step along dim d, and along the dims before it where one is at its end.
+static inline void step(struct Position* p, const struct Layout* layout, int d) {
+  for (; d >= 0; --d) {
     for (int k = 0; k <= ARITY; ++k) p->offset[k] += layout->stride[k][d];
     if (++p->index[d] < layout->size[d]) break;
     for (int k = 0; k <= ARITY; ++k) p->offset[k] -= p->index[d] * layout->stride[k][d];
     p->index[d] = 0;
   }
+}
+// From anywhere in a row to the start of the next one.
+static inline void next_row(struct Position* p, const struct Layout* layout) {
+  for (int k = 0; k <= ARITY; ++k) p->offset[k] -= p->index[NDIM - 1] * layout->stride[k][NDIM - 1];
+  p->index[NDIM - 1] = 0;
+  step(p, layout, NDIM - 2);
 }
 
 #if SHORT_ROWS
@@ -170,6 +174,34 @@ DEFINE_LANES(T)
 DEFINE_LANES(b8)
 #endif
 
+// The places of `left` elements, to which the position moves on.
+static inline void find_places(long place[ARITY + 1][LANES], struct Position* p, const struct Layout* layout,
+                               int left) {
+  const int columns = (int)layout->size[NDIM - 1], first = (int)p->index[NDIM - 1], end = first + left;
+  if (p->index[NDIM - 2] + (end - 1) / columns >= layout->size[NDIM - 2]) {  // another dim moves meanwhile: one by one
+    for (int lane = 0; lane < LANES; ++lane) {
+      for (int k = 0; k <= ARITY; ++k) place[k][lane] = p->offset[k];
+      if (lane + 1 < left || left == LANES) step(p, layout, NDIM - 1);
+    }
+    return;
+  }
+  // The half keeps quotients away from whole numbers.
+  const WIDE(int) number = min(first + CONVERTV(i64, i32, LANE_NUMBERS), end - 1);
+  const WIDE(int) row = WIDE(convert_int)((WIDE(convert_float)(number) + 0.5f) / (float)columns);
+  const WIDE(int) column = number - row * columns;
+  const int rows = end / columns, rest = end - rows * columns;
+  for (int k = 0; k <= ARITY; ++k) {
+    const int down = (int)layout->stride[k][NDIM - 2], across = (int)layout->stride[k][NDIM - 1];
+    const long start = p->offset[k] - (long)first * across;
+    WIDE(vstore)(start + WIDE(convert_long)(row * down + column * across), 0, place[k]);
+    p->offset[k] = start + (long)rows * down + (long)rest * across;
+  }
+  p->index[NDIM - 1] = rest;
+  p->index[NDIM - 2] += rows - 1;
+  for (int k = 0; k <= ARITY; ++k) p->offset[k] -= layout->stride[k][NDIM - 2];
+  step(p, layout, NDIM - 2);
+}
+
 __kernel void short_rows(OUT(TR, out) EACH_INPUT(KERNEL_INPUT), long n, long chunk, const struct Layout layout
                          ATTRIBUTES CHECK) {
   OPERAND_OUT(TR, out);
@@ -182,12 +214,7 @@ __kernel void short_rows(OUT(TR, out) EACH_INPUT(KERNEL_INPUT), long n, long chu
   for (long at = begin; at < end; at += LANES) {
     const int left = (int)min((long)LANES, end - at);  // the lanes after them repeat the last one
     long place[ARITY + 1][LANES];
-    ROLLED for (int lane = 0; lane < LANES; ++lane) {
-      for (int k = 0; k <= ARITY; ++k) place[k][lane] = position.offset[k];
-      if (lane + 1 >= left && left < LANES) continue;
-      for (int k = 0; k <= ARITY; ++k) position.offset[k] += layout.stride[k][NDIM - 1];
-      if (++position.index[NDIM - 1] == layout.size[NDIM - 1]) next_row(&position, &layout);
-    }
+    find_places(place, &position, &layout, left);
     EACH_INPUT(FETCH_SHORT)
     USE_CHECK;
     const ACCV(TR) result = RESULT;

@@ -87,6 +87,11 @@ TYPE(f64, double, double, long)
 #define LOADV(T, p, i) WIDE(LOAD)(T, p, i)
 #define STOREV(T, p, i, value) WIDE(STORE)(T, p, i, value)
 #define CONVERTV(FROM, TO, x) WIDE(CONVERT)(FROM, TO, x)
+#if LANES == 16
+#define LANE_NUMBERS (long16)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
+#else
+#define LANE_NUMBERS (long4)(0, 1, 2, 3)
+#endif
 #endif
 
 // ---- vectors in memory, aligned to the element only: PoCL's vstore16 of small types goes through scalars

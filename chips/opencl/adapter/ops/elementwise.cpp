@@ -159,8 +159,15 @@ Walk walk_of(const Device& device, const Operands& operands) {
   for (int k = 0; k < operands.arity && all; ++k) all = !immediate(*operands.in[k]) && dense(*operands.in[k]);
   if (all) return Walk::Dense;
   if (out.ndim > kFewDims) return Walk::Many;
-  const bool short_rows = device.cpu && out.ndim > 1 && out.sizes[out.ndim - 1] < kShortRow;
-  return short_rows ? Walk::Short : Walk::Few;
+  if (!device.cpu || out.ndim < 2 || out.sizes[out.ndim - 1] >= kShortRow) return Walk::Few;
+  constexpr int64_t kMostStride = 1 << 24;  // of the last two dims: short_rows computes places of a vector in 32 bits
+  for (int k = -1; k < operands.arity; ++k) {
+    const fl_tensor& t = k < 0 ? out : *operands.in[k];
+    if (immediate(t)) continue;
+    for (int d = out.ndim - 2; d < out.ndim; ++d)
+      if (t.strides[d] > kMostStride || t.strides[d] < -kMostStride) return Walk::Few;
+  }
+  return Walk::Short;
 }
 
 void elementwise_source(Source& source, Type computing, Type result, const Elementwise& what, Walk walk, bool cpu) {

@@ -64,8 +64,8 @@ constexpr uint64_t key_of(uint64_t form, Walk walk) { return form * 4 + static_c
 // The definitions and files of elementwise.cl for an operation of the table or one like it.
 void elementwise_source(Source& source, Type computing, Type result, const Elementwise& what, Walk walk, bool cpu);
 
-// Copies large transposed inputs into dense scratch memory and puts these copies in their place: one pass by tiles costs
-// far less than a cache miss for each element. True if it did.
+// Copies large transposed inputs into dense scratch memory and puts these copies in their place: one pass by tiles
+// costs far less than a cache miss for each element. True if it did.
 class Untangled {
  public:
   bool untangle(Op& op, Operands& operands);
