@@ -122,7 +122,7 @@ void keep_matching(std::vector<Found>& found, const fl_adapter& adapter, const A
   found.erase(std::remove_if(found.begin(), found.end(), [&](const Found& one) { return !fits(one, spec.match); }),
               found.end());
   if (!found.empty()) return;
-  raise(FL_STATUS_NOT_FOUND, "no device of adapter '" + std::string(adapter.name) + "' is a " + chip + ": `match`" +
+  raise(FL_STATUS_NOT_FOUND, "no device of adapter '" + std::string(adapter.name) + "' is chip " + chip + ": `match`" +
                                  (spec.profile_path.empty() ? "" : " of profile " + spec.profile_path) + " wants " +
                                  wanted + ", and there are: " + present + ".");
 }

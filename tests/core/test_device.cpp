@@ -120,7 +120,7 @@ TEST(choice_that_fits_nothing) {
   AdapterSpec none = spec("opaque");
   none.match = {{"arch", "gpu-*"}};
   CHECK_RAISES(add_adapter(none), FL_STATUS_NOT_FOUND,
-               "is a " + none.device_name + ": `match` wants arch gpu-*, and there are: 'Test chip' (arch host, uuid "
+               "is chip " + none.device_name + ": `match` wants arch gpu-*, and there are: 'Test chip' (arch host, uuid "
                "test-1); 'Test chip' (arch host, uuid test-2)");
   none.match = {{"color", "red"}};
   CHECK_RAISES(add_adapter(none), FL_STATUS_INVALID_ARGUMENT, "names 'color', expected name, arch or uuid");

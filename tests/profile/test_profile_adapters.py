@@ -103,6 +103,19 @@ def test_a_profile_may_name_another_chips_adapter(bundled, installed, profile_fi
     assert spec["path"].endswith("libfl_ref.so" if adapter == "ref" else "libfl_wheel.so")
 
 
+def test_an_adapter_of_the_adapter_path_serves_bundled_profiles_too(bundled, tmp_path, monkeypatch):
+    profiles = bundled / "chips" / "ref" / "profiles"
+    profiles.mkdir()
+    (profiles / "more.json").write_text('{"device_name": "more", "adapter": "libfl_ref.so"}')
+    assert adapters.spec_for("more")["path"] == str(bundled / "chips" / "ref" / "libfl_ref.so")
+    newer = tmp_path / "build"
+    newer.mkdir()
+    (newer / "libfl_ref.so").write_bytes(b"")
+    monkeypatch.setenv("TORCH_FL_ADAPTER_PATH", str(newer))
+    assert adapters.spec_for("more")["path"] == str(newer / "libfl_ref.so")
+    assert adapters.spec_for("ref")["path"] == str(newer / "libfl_ref.so")  # the library alone, by the same name
+
+
 def test_adapters_that_are_nowhere(bundled, profile_file, tmp_path):
     registry.register(profile_file("lost", library=False))
     registry.register(profile_file("gone", library=False, adapter="/nowhere/libfl_gone.so"))

@@ -27,7 +27,9 @@ from torch_fl.profile.op_plan import aten_pins, plan
 from torch_fl.profile.validation import suggestion
 from torch_fl.profile.visible import visible
 
-__all__ = ["Chip", "chips", "discover", "failures", "find", "include_dir", "library_beside", "request", "spec", "spec_for"]
+__all__ = [
+    "Chip", "chips", "discover", "failures", "find", "include_dir", "library_beside", "request", "spec", "spec_for",
+]
 
 ENTRY_POINT_GROUP = "torch_fl.adapters"
 PROFILE_FILE = "profile.json"
@@ -111,7 +113,7 @@ def locate(profile: ChipProfile, source: Path | None) -> Path:
         raise AdapterError(f"adapter {adapter} of profile {source or profile.device_name} does not exist")
     chip_name = _chip_of(adapter)
     looked: list[str] = [str(source.resolve().parent)] if source else []
-    for folder in (*_bundled_folders(chip_name), *_installed_folders(chip_name), *_path_folders()):
+    for folder in (*_path_folders(), *_installed_folders(chip_name), *_bundled_folders(chip_name)):
         looked.append(str(folder))
         if library := _in_folder(folder, adapter):
             return library
