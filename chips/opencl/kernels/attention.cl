@@ -8,7 +8,7 @@ struct heads_args {  // [batch, heads, rows, columns]
   long heads, rows, columns, strides[4], tasks;
 };
 
-inline long heads_place(const struct heads_args* s, long row) {
+static inline long heads_place(const struct heads_args* s, long row) {
   const long head = row / s->rows;
   return head / s->heads * s->strides[0] + head % s->heads * s->strides[1] + row % s->rows * s->strides[2];
 }
@@ -37,7 +37,8 @@ struct softmax_args {
 };
 
 // Adds the mask to a row of scores, and hides the keys after the query if causal.
-inline void mask_row(__global sum_t* row, const __global MEM(T)* mask, const struct softmax_args* s, long query) {
+static inline void mask_row(__global sum_t* row, const __global MEM(T)* mask, const struct softmax_args* s,
+                            long query) {
   if (s->has_mask) {
     for (long k = 0; k < s->keys; ++k) row[k] += LOAD(T, mask, k * s->mask[3]);
   }
@@ -47,7 +48,7 @@ inline void mask_row(__global sum_t* row, const __global MEM(T)* mask, const str
 }
 
 // The largest score; NaN if there is one.
-inline sum_t row_max(const __global sum_t* row, long keys) {
+static inline sum_t row_max(const __global sum_t* row, long keys) {
   sum_t best = -INFINITY;
   for (long k = 0; k < keys; ++k) best = row[k] > best || isnan(row[k]) ? row[k] : best;
   return best;

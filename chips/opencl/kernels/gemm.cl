@@ -35,21 +35,42 @@ struct gemm_args {
 #define B_SPACE __local
 #endif
 
+// The caches' own prefetchers stop at the end of each page of 4 KiB.
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_prefetch)
+#define PREFETCH(p) __builtin_prefetch((const void*)(ulong)(p), 0, 3)
+#endif
+#endif
+#ifndef PREFETCH
+#define PREFETCH(p)
+#endif
+#ifdef B_PACKED
+#define PREFETCH_B                                                                                             \
+  PREFETCH(b + 16 * GEMM_COLUMNS);                                                                             \
+  PREFETCH(b + 16 * GEMM_COLUMNS + GEMM_LANES);
+#else
+#define PREFETCH_B
+#endif
+
 #ifdef A_PACKED
 #define A_TYPE gemm_t
 #define STEP(r)                                                                                                \
   x##r = MULTIPLY_ADD(a[r], b0, x##r);                                                                         \
   y##r = MULTIPLY_ADD(a[r], b1, y##r);
+// `ahead`: distance to the next panel of a.
 #define TILE(H)                                                                                                \
-  inline void tile_##H(const __global gemm_t* a, const B_SPACE gemm_t* b, long depth, gemm_t* tile) {          \
+  static inline void tile_##H(const __global gemm_t* a, long ahead, const B_SPACE gemm_t* b, long depth,       \
+                              gemm_t* tile) {                                                                  \
     REPEAT_##H(DECLARE)                                                                                        \
     for (long k = 0; k < depth; ++k, a += GEMM_ROWS, b += GEMM_COLUMNS) {                                      \
-      const gemm_vector_t b0 = LOAD_VECTOR(b), b1 = LOAD_VECTOR(b + GEMM_LANES);                     \
+      const gemm_vector_t b0 = LOAD_VECTOR(b), b1 = LOAD_VECTOR(b + GEMM_LANES);                               \
+      PREFETCH(a + ahead);                                                                                     \
+      PREFETCH_B                                                                                               \
       REPEAT_##H(STEP)                                                                                         \
     }                                                                                                          \
     REPEAT_##H(STORE_ROW)                                                                                      \
   }
-#define RUN_TILE(H) tile_##H(a, b, depth, tile)
+#define RUN_TILE(H) tile_##H(a, row, right, depth, tile)
 #else
 #define A_TYPE MEM(T)
 #define A_ROW(r) const __global MEM(T)* a##r = a + min((long)r, rows - 1) * row;
@@ -57,7 +78,7 @@ struct gemm_args {
   x##r = MULTIPLY_ADD((gemm_t)LOAD(T, a##r, at), b0, x##r);                                                    \
   y##r = MULTIPLY_ADD((gemm_t)LOAD(T, a##r, at), b1, y##r);
 #define TILE(H)                                                                                                \
-  inline void tile_##H(const __global MEM(T)* a, long row, long column, long rows, const B_SPACE gemm_t* b,    \
+  static inline void tile_##H(const __global MEM(T)* a, long row, long column, long rows, const B_SPACE gemm_t* b,    \
                        long depth, gemm_t* tile) {                                                             \
     REPEAT_##H(DECLARE)                                                                                        \
     REPEAT_##H(A_ROW)                                                                                          \
@@ -67,15 +88,16 @@ struct gemm_args {
     }                                                                                                          \
     REPEAT_##H(STORE_ROW)                                                                                      \
   }
-#define RUN_TILE(H) tile_##H(a, row, column, rows, b, depth, tile)
+#define RUN_TILE(H) tile_##H(a, row, column, rows, right, depth, tile)
 #endif
 
 TILE(12)
 TILE(8)
 TILE(4)
 
-inline void run_tile(const __global A_TYPE* a, long row, long column, long rows, const B_SPACE gemm_t* b, long depth,
-                     gemm_t* tile) {
+// row and column: strides of a; packed, row is the distance to its next panel.
+static inline void run_tile(const __global A_TYPE* a, long row, long column, long rows, const B_SPACE gemm_t* right,
+                     long depth, gemm_t* tile) {
   if (rows > 8)
     RUN_TILE(12);
   else if (rows > 4)
@@ -86,7 +108,7 @@ inline void run_tile(const __global A_TYPE* a, long row, long column, long rows,
 
 // ---- what becomes of finished sums: out = alpha * sums + beta * self
 
-inline void finish_row(const gemm_t* sums, const __global MEM(T)* self, __global MEM(T)* out, long columns,
+static inline void finish_row(const gemm_t* sums, const __global MEM(T)* self, __global MEM(T)* out, long columns,
                        const struct gemm_args* s, gemm_t alpha, gemm_t beta) {
   long c = 0;
 #if GEMM_FLOAT
@@ -111,9 +133,9 @@ inline void finish_row(const gemm_t* sums, const __global MEM(T)* self, __global
 #define BATCH_PLACE(x, batch) \
   (x##_base + x##_offset + (batch) / s.inner * s.x##_outer + (batch) % s.inner * s.x##_batch)
 
-__kernel void gemm(const __global A_TYPE* a_base, long a_offset, const __global B_TYPE* b_base,
-                   long b_offset, IN(T, self), OUT(T, out), __global gemm_t* sums_base, long sums_offset, __local gemm_t* panel, const struct gemm_args s,
-                   const struct fetch_args fetch, gemm_t alpha, gemm_t beta) {
+__kernel void gemm(const __global A_TYPE* a_base, long a_offset, const __global B_TYPE* b_base, long b_offset,
+                   IN(T, self), OUT(T, out), __global gemm_t* sums_base, long sums_offset, __local gemm_t* panel,
+                   const struct gemm_args s, const struct fetch_args fetch, gemm_t alpha, gemm_t beta) {
   const long task = get_global_id(0);
   if (task >= s.tasks) return;
   const long row0 = task % s.row_tasks * s.row_block, batch = task / s.row_tasks / s.column_tasks;
@@ -140,7 +162,7 @@ __kernel void gemm(const __global A_TYPE* a_base, long a_offset, const __global 
       for (long row = row0; row < row1; row += GEMM_ROWS) {
         const long rows = min((long)GEMM_ROWS, row1 - row);
 #ifdef A_PACKED
-        run_tile(a + row * s.depth + k * GEMM_ROWS, 0, 0, rows, right, depth, tile);
+        run_tile(a + row * s.depth + k * GEMM_ROWS, s.depth * GEMM_ROWS, 0, rows, right, depth, tile);
 #else
         run_tile(a + row * s.a_row + k * s.a_column, s.a_row, s.a_column, rows, right, depth, tile);
 #endif

@@ -8,8 +8,8 @@ struct fetch_args {
 GEMM_TRANSPOSE_16(PANEL_SPACE, transpose_to_panel)
 #endif
 
-inline void fetch_panel(PANEL_SPACE gemm_t* panel, const __global MEM(T)* b, const struct fetch_args* args, long batch,
-                        long column, long columns, long k, long depth) {
+static inline void fetch_panel(PANEL_SPACE gemm_t* panel, const __global MEM(T)* b, const struct fetch_args* args,
+                               long batch, long column, long columns, long k, long depth) {
   const __global MEM(T)* from = b + batch / args->inner * args->outer + batch % args->inner * args->batch +
                                 k * args->row + column * args->column;
   long done = 0;
@@ -37,7 +37,8 @@ inline void fetch_panel(PANEL_SPACE gemm_t* panel, const __global MEM(T)* b, con
   }
 }
 #else
-inline ACC(T) fetch_element(const __global MEM(T)* b, const struct fetch_args* args, long batch, long k, long column) {
+static inline ACC(T) fetch_element(const __global MEM(T)* b, const struct fetch_args* args, long batch, long k,
+                                   long column) {
   return LOAD(T, b, batch / args->inner * args->outer + batch % args->inner * args->batch + k * args->row +
                         column * args->column);
 }

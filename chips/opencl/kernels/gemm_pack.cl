@@ -13,7 +13,8 @@ __kernel void gemm_pack(IN(T, a), __global gemm_t* packed_base, long packed_offs
   if (task >= s.tasks) return;
   const long blocks = (s.depth + s.depth_block - 1) / s.depth_block;
   const long k0 = task % blocks * s.depth_block, panel = task / blocks % s.panels, batch = task / blocks / s.panels;
-  const long depth = min(s.depth_block, s.depth - k0), row = panel * GEMM_ROWS, rows = min((long)GEMM_ROWS, s.rows - row);
+  const long depth = min(s.depth_block, s.depth - k0);
+  const long row = panel * GEMM_ROWS, rows = min((long)GEMM_ROWS, s.rows - row);
   const __global MEM(T)* from = a_base + a_offset + batch / s.inner * s.outer + batch % s.inner * s.batch +
                                 row * s.row + k0 * s.column;
   __global gemm_t* to = packed_base + packed_offset + (batch * s.panels + panel) * s.depth * GEMM_ROWS + k0 * GEMM_ROWS;

@@ -34,7 +34,7 @@ typedef gemm_16_t gemm_unaligned_t __attribute__((aligned(sizeof(gemm_t))));
 // to[i * step + r] = from[r * stride + i] for 16 values of r and of i; rows from `rows` on repeat the last one.
 // Stores run upwards, sixteen wide: a step below 16 leaves 16 - step numbers behind the last row.
 #define GEMM_TRANSPOSE_16(SPACE, name)                                                                         \
-  inline void name(SPACE gemm_t* to, long step, const __global MEM(T)* from, long stride, long rows) {         \
+  static inline void name(SPACE gemm_t* to, long step, const __global MEM(T)* from, long stride, long rows) {         \
     gemm_16_t t[16], u[16];                                                                                    \
     _Pragma("unroll") for (int r = 0; r < 16; ++r) t[r] = LOAD16(T, from, min((long)r, rows - 1) * stride);     \
     _Pragma("unroll") GEMM_UNZIP(u, t)                                                                         \

@@ -23,7 +23,7 @@ struct skinny_args {
   __global MEM(T)* out = BATCH_PLACE(out) + column0 * s.out_column;                                            \
   gemm_t sums[ROWS * BLOCK];
 
-inline void finish(const gemm_t* sums, const __global MEM(T)* self, __global MEM(T)* out, long columns,
+static inline void finish(const gemm_t* sums, const __global MEM(T)* self, __global MEM(T)* out, long columns,
                    const struct skinny_args* s, gemm_t alpha, gemm_t beta) {
   for (long r = 0; r < s->rows; ++r) {
     for (long c = 0; c < columns; ++c) {
@@ -71,7 +71,7 @@ __kernel void skinny_add(IN(T, a), IN(T, b), IN(T, self), OUT(T, out), const str
   finish(sums, self, out, columns, &s, alpha, beta);
 }
 
-inline gemm_t sum_lanes(gemm_16_t v) {
+static inline gemm_t sum_lanes(gemm_16_t v) {
   const CAT(GEMM_T, 8) eight = v.lo + v.hi;
   const CAT(GEMM_T, 4) four = eight.lo + eight.hi;
   return (four.x + four.z) + (four.y + four.w);

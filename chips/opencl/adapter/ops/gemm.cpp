@@ -11,8 +11,8 @@ constexpr int64_t kSkinnyBlock = 512;    // and its BLOCK
 constexpr int64_t kPanelBytes = 131072;  // most of b's panel in local memory: the second-level cache holds it beside a
 constexpr int64_t kRowBlock = 1032;      // most rows of a task: its share of b is fetched once for all of them
 // Where both operands are packed, a task's share of a (a row block by a block of k) stays in the second-level cache.
-constexpr int64_t kPackedRowBlock = 516;
-constexpr int64_t kPackedDepthBytes = 2048;
+constexpr int64_t kPackedRowBlock = 264;
+constexpr int64_t kPackedDepthBytes = 4096;
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int64_t round_up(int64_t a, int64_t b) { return divide_up(a, b) * b; }
@@ -158,7 +158,8 @@ void choose_tasks(const Device& device, const GemmProblem& p, TilePlan& plan) {
   const int64_t wanted = static_cast<int64_t>(std::clamp(multiplications(p) / 65536, 1.0, static_cast<double>(most)));
   plan.row_tasks = divide_up(p.rows, plan.pack_b ? kPackedRowBlock : kRowBlock);
   const int64_t tasks = p.batch * panels * plan.row_tasks;
-  if (tasks < wanted) plan.row_tasks = std::min(divide_up(p.rows, kGemmRows), plan.row_tasks * divide_up(wanted, tasks));
+  const int64_t most_rows = divide_up(p.rows, kGemmRows);
+  if (tasks < wanted) plan.row_tasks = std::min(most_rows, plan.row_tasks * divide_up(wanted, tasks));
   plan.row_block = round_up(divide_up(p.rows, plan.row_tasks), kGemmRows);
   plan.row_tasks = divide_up(p.rows, plan.row_block);
   // Several panels per task: packed, they share the block of a in the cache; else it is for fewer, larger tasks.
@@ -206,7 +207,7 @@ void run_skinny(Op& op, const GemmProblem& p) {
 }
 
 void pack_b(Op& op, const GemmProblem& p, const Bytes& fetch, const Place& packed) {
-  constexpr int64_t kDepthBlock = 32, kPanelBlock = 16;
+  constexpr int64_t kDepthBlock = 16, kPanelBlock = 32;
   const int64_t panels = divide_up(p.columns, gemm_columns(p.type));
   PackBArgs args{p.columns, p.depth, panels, kPanelBlock, kDepthBlock, 0};
   args.tasks = p.batch * divide_up(p.depth, kDepthBlock) * divide_up(panels, kPanelBlock);
@@ -238,9 +239,9 @@ void run_tiles(Op& op, GemmProblem p) {
   const Place sums = plan.sum_bytes != 0 ? p.scratch.plus(plan.a_bytes + plan.b_bytes) : p.out.place;
   const int64_t panel = plan.pack_b ? 16 : std::min(p.depth, plan.depth_block) * gemm_columns(p.type);
   const Variant variant = plan.pack_b ? Variant::Packed : p.a_packed ? Variant::APacked : Variant::InPlace;
-  op.launch(program(op, variant, p.type, p.fetch), 0, {plan.tasks}, {1}, Op::at(p.a.place, p.a_packed ? sum_item : item),
-            Op::at(p.b.place, plan.pack_b ? sum_item : item), Op::at(p.self.place, item), Op::at(p.out.place, item),
-            Op::at(sums, sum_item), Local{static_cast<size_t>(panel * sum_item)}, Bytes{&args, sizeof(args)},
+  op.launch(program(op, variant, p.type, p.fetch), 0, {plan.tasks}, {1},
+            Op::at(p.a.place, p.a_packed ? sum_item : item), Op::at(p.b.place, plan.pack_b ? sum_item : item),
+            Op::at(p.self.place, item), Op::at(p.out.place, item), Op::at(sums, sum_item), Local{static_cast<size_t>(panel * sum_item)}, Bytes{&args, sizeof(args)},
             fetch.bytes, f.alpha, f.beta);
 }
 
