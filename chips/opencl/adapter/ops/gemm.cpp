@@ -241,8 +241,8 @@ void run_tiles(Op& op, GemmProblem p) {
   const Variant variant = plan.pack_b ? Variant::Packed : p.a_packed ? Variant::APacked : Variant::InPlace;
   op.launch(program(op, variant, p.type, p.fetch), 0, {plan.tasks}, {1},
             Op::at(p.a.place, p.a_packed ? sum_item : item), Op::at(p.b.place, plan.pack_b ? sum_item : item),
-            Op::at(p.self.place, item), Op::at(p.out.place, item), Op::at(sums, sum_item), Local{static_cast<size_t>(panel * sum_item)}, Bytes{&args, sizeof(args)},
-            fetch.bytes, f.alpha, f.beta);
+            Op::at(p.self.place, item), Op::at(p.out.place, item), Op::at(sums, sum_item),
+            Local{static_cast<size_t>(panel * sum_item)}, Bytes{&args, sizeof(args)}, fetch.bytes, f.alpha, f.beta);
 }
 
 void run_local(Op& op, const GemmProblem& p) {
