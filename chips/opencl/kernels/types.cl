@@ -139,10 +139,20 @@ PLAIN_TYPE(f64, double)
 
 static inline float load_f16(const __global half* p, long i) { return vload_half(0, p + i); }
 static inline void store_f16(__global half* p, long i, float value) { vstore_half_rte(value, 0, p + i); }
-static inline float4 load4_f16(const __global half* p, long i) { return vload_half4(0, p + i); }
-static inline void store4_f16(__global half* p, long i, float4 value) { vstore_half4_rte(value, 0, p + i); }
-static inline float16 load16_f16(const __global half* p, long i) { return vload_half16(0, p + i); }
-static inline void store16_f16(__global half* p, long i, float16 value) { vstore_half16_rte(value, 0, p + i); }
+// Several at once go through an aligned copy: PoCL 3 takes the address of vload_half16 and vstore_half16 to be aligned
+// and ends the process where it then moves a whole vector, e.g. in a loop that stores one value everywhere.
+#define HALF_VECTORS(N)                                                              \
+  static inline float##N load##N##_f16(const __global half* p, long i) {             \
+    const ushort##N bits = VLOAD(ushort, N, (const __global ushort*)(p + i));        \
+    return vload_half##N(0, (const half*)&bits);                                     \
+  }                                                                                  \
+  static inline void store##N##_f16(__global half* p, long i, float##N value) {      \
+    ushort##N bits;                                                                  \
+    vstore_half##N##_rte(value, 0, (half*)&bits);                                    \
+    VSTORE(ushort, N, bits, (__global ushort*)(p + i));                              \
+  }
+HALF_VECTORS(4)
+HALF_VECTORS(16)
 
 // ---- bfloat16: the upper half of a float, rounded to nearest even; NaN stays NaN
 
