@@ -1,7 +1,15 @@
 // Lines of images for the CPU kernels of convolution: copied into padded slabs, written from sums, transposed.
-// Defines: T, LINE (the type of slabs and sums: f32 or f64), VEC and LANES (a 64-byte vector of it), LOAD_VEC, STORE_VEC.
+// Defines: T, LINE (the type of slabs and sums: f32 or f64), VEC and LANES (a 64-byte vector of it), NUMBER (one lane).
 typedef ACC(T) acc;
 typedef VEC vec;
+// Vector i from p on.
+#if LANES == 8
+PACKED_VECTOR(double, 8)
+#endif
+#define LOAD_OF(N, L, p) VLOAD(N, L, p)
+#define STORE_OF(N, L, value, p) VSTORE(N, L, value, p)
+#define LOAD_VEC(i, p) LOAD_OF(NUMBER, LANES, (p) + (i) * LANES)
+#define STORE_VEC(value, i, p) STORE_OF(NUMBER, LANES, value, (p) + (i) * LANES)
 
 static inline int floor_div(int a, int b) { return a >= 0 ? a / b : -((b - 1 - a) / b); }
 

@@ -46,7 +46,7 @@ static inline void transpose_line(__global acc* to, const __global MEM(T)* from,
       for (int k = 0; k < 16; ++k) a[k] = LOAD16(T, from, (c + k) * channel_stride + at);
       TRANSPOSE(a, b)
 #pragma unroll
-      for (int k = 0; k < 16; ++k) vstore16(a[k], 0, to + (at + k) * (2 * LANES) + c);
+      for (int k = 0; k < 16; ++k) STORE_VEC(a[k], 0, to + (at + k) * (2 * LANES) + c);
     }
   }
 #endif
@@ -188,10 +188,10 @@ __kernel void conv_weight_finish(OUT(T, weight), const __global acc* partial_bas
     for (int o = 0; o < outs; o += 16) {
       vec a[16], b[16];
 #pragma unroll
-      for (int k = 0; k < 16; ++k) a[k] = vload16(0, from + k * 2 * LANES + o);
+      for (int k = 0; k < 16; ++k) a[k] = LOAD_VEC(0, from + k * 2 * LANES + o);
       for (int share = 1; share < p.shares; ++share) {
 #pragma unroll
-        for (int k = 0; k < 16; ++k) a[k] += vload16(0, from + share * share_size + k * 2 * LANES + o);
+        for (int k = 0; k < 16; ++k) a[k] += LOAD_VEC(0, from + share * share_size + k * 2 * LANES + o);
       }
       TRANSPOSE(a, b)
 #pragma unroll

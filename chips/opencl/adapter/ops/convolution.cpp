@@ -10,8 +10,7 @@ void add_conv_lines(Source& source, Type type) {
   source.define("LINE", wide ? Type::Float64 : Type::Float32);
   source.define("LANES", conv_lanes(type));
   source.define("VEC", std::string(wide ? "double8" : "float16"));
-  source.define("LOAD_VEC", std::string(wide ? "vload8" : "vload16"));
-  source.define("STORE_VEC", std::string(wide ? "vstore8" : "vstore16"));
+  source.define("NUMBER", std::string(wide ? "double" : "float"));
   source.file("conv_lines.cl");
 }
 
