@@ -1,5 +1,6 @@
 // The driver of reductions, around a fold (reduce_fold.cl, reduce_arg.cl …) in the modes of reduce_row.cl. A fold gives
-// State, start(), fold_block(), merge(), finish(), store_part(), load_part(). BLOCK: the most elements of a block.
+// State, start(), fold_block(), merge(), finish(), store_part(), load_part(). One kernel per program, as compilers take
+// their time: REDUCE_ALL, REDUCE_PARTS, or else reduce_merge. BLOCK: the most elements of a block.
 // Types: T inputs, A computing, O and O2 outputs, P0 and P1 the parts of a state in scratch memory.
 
 typedef struct {
@@ -96,6 +97,7 @@ inline void merge_group(State* s, __local State* tree) {
 #define IS_WRITER 1
 #endif
 
+#if defined(REDUCE_ALL)
 // kept: operands x, y (if INPUTS is 2), out, out2. centre: one value per output, dense.
 __kernel void reduce_all(IN(T, x), IN(T, y), IN(A, centre), OUT(O, out), OUT(O2, out2), Axes kept, Axes reduced,
                          long rows, S p0, S p1) {
@@ -123,6 +125,7 @@ __kernel void reduce_all(IN(T, x), IN(T, y), IN(A, centre), OUT(O, out), OUT(O2,
   }
 }
 
+#elif defined(REDUCE_PARTS)
 // One part of the reduced elements per row; states go to scratch memory [parts, outputs].
 __kernel void reduce_parts(IN(T, x), IN(T, y), IN(A, centre), OUT(P0, part0), OUT(P1, part1), Axes kept, Axes reduced,
                            long rows, long outputs, long parts, S p0) {
@@ -145,7 +148,7 @@ __kernel void reduce_parts(IN(T, x), IN(T, y), IN(A, centre), OUT(P0, part0), OU
   }
 }
 
-#if MODE != 2
+#else
 // Merges the parts of each output, in order. kept as above; rows: outputs.
 __kernel void reduce_merge(IN(P0, part0), IN(P1, part1), OUT(O, out), OUT(O2, out2), Axes kept, long rows, long parts,
                            long total, S p0, S p1) {

@@ -134,11 +134,11 @@ int64_t Reducer::scratch_bytes() const {
   return parts_ == 1 ? 0 : parts_ * outputs_ * (size_of(what_.part0) + size_of(what_.part1));
 }
 
-const Program& Reducer::program(RowMode mode, Type in, Type out, Type out2) {
+const Program& Reducer::program(Step step, RowMode mode, Type in, Type out, Type out2) {
   // Operand types beyond the look-up's are part of the key: norms reduce scratch memory of other types.
   uint64_t key = what_.key << 32 | static_cast<uint64_t>(mode) << 28 | uint64_t{max_dims_ == kMaxDims} << 24;
   key |= static_cast<uint64_t>(in) << 16 | static_cast<uint64_t>(out) << 8 | static_cast<uint64_t>(out2);
-  key |= uint64_t{1} << 56;
+  key |= uint64_t{1} << 56 | static_cast<uint64_t>(step) << 48;
   return op_.program(key, [&](Source& source) {
     define_mode(source, mode);
     source.define("T", in).define("A", what_.acc).define("O", out).define("O2", out2);
@@ -151,15 +151,17 @@ const Program& Reducer::program(RowMode mode, Type in, Type out, Type out2) {
     if (columns) source.define("ROW_BLOCK", kColumnBlock);
     if (computing_type(out) == what_.acc) source.define("SAME_OUT", int64_t{1});
     if (what_.define != nullptr) what_.define(source, what_.acc);
+    if (step == Step::All) source.define("REDUCE_ALL", int64_t{1});
+    if (step == Step::Parts) source.define("REDUCE_PARTS", int64_t{1});
     source.file("reduce_row.cl").file(what_.file).file("reduce.cl");
-    source.kernel("reduce_all").kernel("reduce_parts");
-    if (mode != RowMode::Columns) source.kernel("reduce_merge");
+    source.kernel(step == Step::All ? "reduce_all" : step == Step::Parts ? "reduce_parts" : "reduce_merge");
   });
 }
 
 void Reducer::run(const Operand* in, const Operand& out, const Operand& out2, const Place& centre,
                   const Place& scratch) {
-  const Program& folding = program(mode_, in[0].type, out.type, out2.type);
+  const Step step = parts_ == 1 ? Step::All : Step::Parts;
+  const Program& folding = program(step, mode_, in[0].type, out.type, out2.type);
   const PackedAxes kept(kept_, max_dims_), reduced(reduced_, max_dims_);
   const Operand& y = in[inputs_ - 1];
   const int item = size_of(in[0].type), acc = size_of(what_.acc);
@@ -175,12 +177,12 @@ void Reducer::run(const Operand* in, const Operand& out, const Operand& out2, co
   const Place part1 = scratch.plus(static_cast<uint64_t>(parts_ * outputs_ * size_of(what_.part0)));
   const auto part0_at = Op::at(scratch, size_of(what_.part0)), part1_at = Op::at(part1, size_of(what_.part1));
   const RowGrid grid = row_grid(op_.device, mode_, rows_ * parts_, total_ / parts_ * width);
-  op_.launch(folding, 1, grid.global, grid.local, Op::at(in[0].place, item), Op::at(y.place, item),
+  op_.launch(folding, 0, grid.global, grid.local, Op::at(in[0].place, item), Op::at(y.place, item),
              Op::at(centre, acc), part0_at, part1_at, kept.bytes(), reduced.bytes(), rows_, outputs_, parts_, p0);
   const RowMode merging = op_.device.cpu ? RowMode::Strided : RowMode::Item;
-  const Program& merge = program(merging, in[0].type, out.type, out2.type);
+  const Program& merge = program(Step::Merge, merging, in[0].type, out.type, out2.type);
   const RowGrid outputs = row_grid(op_.device, merging, outputs_, 4 * parts_);
-  op_.launch(merge, 2, outputs.global, outputs.local, part0_at, part1_at, out_at, out2_at, kept.bytes(), outputs_,
+  op_.launch(merge, 0, outputs.global, outputs.local, part0_at, part1_at, out_at, out2_at, kept.bytes(), outputs_,
              parts_, total_, p0, p1);
 }
 

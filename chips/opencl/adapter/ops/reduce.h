@@ -72,7 +72,8 @@ class Reducer {
 
  private:
   void choose();
-  const Program& program(RowMode mode, Type in, Type out, Type out2);
+  enum class Step : uint8_t { All, Parts, Merge };  // the kernels of kernels/reduce.cl
+  const Program& program(Step step, RowMode mode, Type in, Type out, Type out2);
 
   Op& op_;
   const Reduction& what_;
