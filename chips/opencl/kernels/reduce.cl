@@ -1,6 +1,6 @@
-// The driver of reductions, around a fold (reduce_fold.cl, reduce_arg.cl …) in the modes of reduce_row.cl. A fold gives
-// State, start(), fold_block(), merge(), finish(), store_part(), load_part(). One kernel per program, as compilers take
-// their time: REDUCE_ALL, REDUCE_PARTS, or else reduce_merge. BLOCK: the most elements of a block.
+// The driver of reductions, around a fold (reduce_fold.cl, reduce_arg.cl …) in the modes of reduce_row.cl. A fold
+// gives State, start(), fold_block(), merge(), finish(), store_part(), load_part(). One kernel per program, as compilers
+// take their time: REDUCE_ALL, REDUCE_PARTS, or else reduce_merge. BLOCK: the most elements of a block.
 // Types: T inputs, A computing, O and O2 outputs, P0 and P1 the parts of a state in scratch memory.
 
 typedef struct {
