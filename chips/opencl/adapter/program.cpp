@@ -93,7 +93,7 @@ const Program& ProgramStore::get(const Source& source) {
   text += source.definitions_ + kernel_file("types.cl") + source.body_;
   std::string what;
   for (const std::string& name : source.kernels_) what += (what.empty() ? "" : ", ") + name;
-  const std::string options = "-cl-std=CL" + device_.language + source.options_;
+  const std::string options = "-w -cl-std=CL" + device_.language + source.options_;
 
   std::lock_guard<std::mutex> lock(mutex_);
   std::unique_ptr<Program>& slot = programs_[options + "\n" + what + "\n" + text];
