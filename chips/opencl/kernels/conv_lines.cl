@@ -13,15 +13,7 @@ PACKED_VECTOR(double, 8)
 
 static inline int floor_div(int a, int b) { return a >= 0 ? a / b : -((b - 1 - a) / b); }
 
-// Asks for the cache line of an address. Channels lie far apart, which hardware does not foresee.
-#if defined(__has_builtin)
-#if __has_builtin(__builtin_prefetch)
-#define PREFETCH(p) __builtin_prefetch((const void*)(size_t)(p))
-#endif
-#endif
-#ifndef PREFETCH
-#define PREFETCH(p)
-#endif
+// Asks for the cache lines of an address. Channels lie far apart, which hardware does not foresee.
 static inline void prefetch_line(const __global MEM(T)* line, long bytes) {
   for (long i = 0; i < bytes; i += 64) PREFETCH((const __global char*)line + i);
 }

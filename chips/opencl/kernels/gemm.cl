@@ -35,15 +35,6 @@ struct gemm_args {
 #define B_SPACE __local
 #endif
 
-// The caches' own prefetchers stop at the end of each page of 4 KiB.
-#if defined(__has_builtin)
-#if __has_builtin(__builtin_prefetch)
-#define PREFETCH(p) __builtin_prefetch((const void*)(ulong)(p), 0, 3)
-#endif
-#endif
-#ifndef PREFETCH
-#define PREFETCH(p)
-#endif
 #ifdef B_PACKED
 #define PREFETCH_B                                                                                             \
   PREFETCH(b + 16 * GEMM_COLUMNS);                                                                             \

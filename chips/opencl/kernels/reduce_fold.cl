@@ -42,6 +42,7 @@ inline void fold_block(State* s, const __global MEM(T)* x, long x_step, const __
   if (n >= 16) {
     V a = (V)(IDENTITY), b = a, c = a, d = a;
     for (; i + 64 <= n; i += 64) {
+      for (int k = 0; k < 64 * (int)sizeof(MEM(T)); k += 64) PREFETCH((const __global char*)(x + i) + 4096 + k);
       const V v0 = ITEM16(i), v1 = ITEM16(i + 16), v2 = ITEM16(i + 32), v3 = ITEM16(i + 48);
       a = FOLD(a, v0), b = FOLD(b, v1), c = FOLD(c, v2), d = FOLD(d, v3);
     }

@@ -184,6 +184,17 @@ BF16_VECTORS(16)
 #define LOAD16(T, p, i) CAT(load16_, T)(p, i)
 #define STORE16(T, p, i, value) CAT(store16_, T)(p, i, value)
 
+// ---- prefetch, where the compiler has it: the processor's own stops at the end of each page of 4096 bytes
+
+#ifdef __has_builtin
+#if __has_builtin(__builtin_prefetch)
+#define PREFETCH(p) __builtin_prefetch((const void*)(size_t)(p))
+#endif
+#endif
+#ifndef PREFETCH
+#define PREFETCH(p)
+#endif
+
 // ---- operands
 
 #define IN(T, x) const __global MEM(T)*x##_base, long x##_offset
