@@ -327,8 +327,9 @@ def test_ddp_wraps_a_device_module():
         ref = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
         import copy
         m = nn.parallel.DistributedDataParallel(copy.deepcopy(ref).to(device))
-        x = torch.randn(6, 4)
-        m(x.to(device)).square().sum().backward(); ref(x).square().sum().backward()
+        # Against a target: the plain sum of a batch norm's squares is a constant, whose gradient is rounding alone.
+        x, target = torch.randn(6, 4), torch.randn(6, 4)
+        (m(x.to(device)) - target.to(device)).square().sum().backward(); (ref(x) - target).square().sum().backward()
         for a, b in zip(m.parameters(), ref.parameters()):
             torch.testing.assert_close(a.grad.cpu(), b.grad, rtol=1e-4, atol=1e-5)
         t = torch.ones(3, device=device); dist.broadcast(t, 0); dist.all_reduce(t)
