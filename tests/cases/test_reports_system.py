@@ -324,10 +324,10 @@ def test_ddp_wraps_a_device_module():
         path = os.path.join(tempfile.mkdtemp(), "store")
         dist.init_process_group(init_method="file://" + path, rank=0, world_size=1)
         torch.manual_seed(0)
-        ref = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+        ref = nn.Sequential(nn.Linear(4, 4, bias=False), nn.BatchNorm1d(4))  # a bias here has gradient 0: rounding
         import copy
         m = nn.parallel.DistributedDataParallel(copy.deepcopy(ref).to(device))
-        # Against a target: the plain sum of a batch norm's squares is a constant, whose gradient is rounding alone.
+        # Against a target: the plain sum of a batch norm's squares is a constant, whose gradient is rounding too.
         x, target = torch.randn(6, 4), torch.randn(6, 4)
         (m(x.to(device)) - target.to(device)).square().sum().backward(); (ref(x) - target).square().sum().backward()
         for a, b in zip(m.parameters(), ref.parameters()):
