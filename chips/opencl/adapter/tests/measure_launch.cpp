@@ -1,10 +1,12 @@
 // What one kernel launch costs without Torch-FL: five arguments, clEnqueueNDRangeKernel, clFlush, as the adapter does
-// them for `a + b`. The floor under the figure "add 1 element" of benchmarks/opencl.py.
+// them for `a + b`. The floor under the figure "add 1 element" of benchmarks/opencl.py. An argument gives microseconds of
+// other work of the host between launches: the device's threads then fall asleep in between, and waking them costs.
 //   c++ -std=c++17 -O2 -I adapter -I ../../include adapter/tests/measure_launch.cpp adapter/cl_api.cpp adapter/error.cpp
-//       -ldl -o measure_launch && ./measure_launch          (in chips/opencl)
+//       -ldl -o measure_launch && ./measure_launch 1        (in chips/opencl)
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <vector>
 
 #include "cl_api.h"
@@ -18,6 +20,8 @@ constexpr const char* kText =
     "__kernel void add(__global float* a, long a_at, __global float* b, long b_at, long n) {"
     "  long i = get_global_id(0); if (i < n) a[a_at + i] = b[b_at + i] + 1; }";
 constexpr int kLaunches = 200, kSamples = 101;
+
+double host_work_us = 0;
 
 double now_us() {
   return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -36,10 +40,12 @@ double median_us(cl_command_queue queue, cl_kernel kernel, bool pointers, void* 
         check(cl().SetKernelArg(kernel, 2 * k + 1, sizeof(zero), &zero), "argument");
       }
       check(cl().SetKernelArg(kernel, 4, sizeof(one), &one), "argument");
+      for (const double until = now_us() + host_work_us; host_work_us > 0 && now_us() < until;) {
+      }
       check(cl().EnqueueNDRangeKernel(queue, kernel, 1, nullptr, &group, &group, 0, nullptr, nullptr), "launch");
       check(cl().Flush(queue), "flush");
     }
-    samples.push_back((now_us() - begin) / kLaunches);
+    samples.push_back((now_us() - begin) / kLaunches - host_work_us);
     check(cl().Finish(queue), "finish");
   }
   std::nth_element(samples.begin(), samples.begin() + kSamples / 2, samples.end());
@@ -75,13 +81,14 @@ void measure(cl_platform_id platform) {
 
 }  // namespace
 
-int main() {
+int main(int count, char** words) {
+  host_work_us = count > 1 ? std::atof(words[1]) : 0;
   return guarded([] {
            load_api("", {});
-           cl_uint count = 0;
-           check(cl().GetPlatformIDs(0, nullptr, &count), "platforms");
-           std::vector<cl_platform_id> platforms(count);
-           check(cl().GetPlatformIDs(count, platforms.data(), nullptr), "platforms");
+           cl_uint num_platforms = 0;
+           check(cl().GetPlatformIDs(0, nullptr, &num_platforms), "platforms");
+           std::vector<cl_platform_id> platforms(num_platforms);
+           check(cl().GetPlatformIDs(num_platforms, platforms.data(), nullptr), "platforms");
            for (const cl_platform_id platform : platforms) measure(platform);
          }) == FL_STATUS_OK
              ? 0
