@@ -175,3 +175,8 @@ def test_philox_is_the_published_one():
     from torch_fl.conformance import philox
 
     assert philox.words(4, 0).tolist() == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
+
+
+def test_a_chip_that_cannot_be_opened_is_reported(capsys):
+    command.print_report("acme", {"path": "libfl_acme.so"}, [], "no device", verbose=False)
+    assert "not finished: no device" in capsys.readouterr().out

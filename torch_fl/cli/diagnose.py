@@ -57,7 +57,9 @@ def diagnose(
     else:
         for problem in problems:
             print(f"problem: {problem}")
-        print("everything works" if healthy else "not everything works" if results else "no chip is known here")
+        absent = [r["chip"] for r in results if r["state"] == "unavailable"]
+        everything = f"everything that is here works; not here: {', '.join(absent)}" if absent else "everything works"
+        print(everything if healthy else "not everything works" if results else "no chip is known here")
     if not healthy:
         raise typer.Exit(EXIT_NO)
 

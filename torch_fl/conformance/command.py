@@ -219,7 +219,8 @@ def print_report(name: str, spec: dict[str, Any], verdicts: list[Verdict], probl
         for tag in tags
     ]
     rows.append(["all", *(sum(v.outcome == outcome for v in verdicts) for outcome in outcomes)])
-    widths = [max(12, *map(len, tags)), *map(len, outcomes)]
+    widths = [max(map(len, tags), default=0), *map(len, outcomes)]
+    widths[0] = max(12, widths[0])
     for row in (["tag", *outcomes], *rows):
         print("  ".join(str(cell).ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
     if problem is not None:
