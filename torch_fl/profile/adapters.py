@@ -85,9 +85,11 @@ def find(name: str) -> Chip:
         if chip.name == name:
             return chip
     names = [chip.name for chip in known]
+    # A profile that cannot be read may be the one that is meant: it is known by its folder only.
+    unread = "".join(f". {chip.error}" for chip in known if chip.error and chip.profile is None and chip.profile_path)
     raise AdapterError(f'no chip "{name}" is known here{suggestion(name, names)}; known: '
                        f"{', '.join(names) or 'none'}. Register its profile with `flagos-torch-fl register-device`, or "
-                       "install its adapter")
+                       f"install its adapter{unread}")
 
 
 def library_beside(profile: ChipProfile, source: Path) -> Path | None:
