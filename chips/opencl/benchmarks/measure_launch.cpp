@@ -1,7 +1,7 @@
 // What one kernel launch costs without Torch-FL: five arguments, clEnqueueNDRangeKernel, clFlush, as the adapter does
 // them for `a + b`. The floor under the figure "add 1 element" of benchmarks/opencl.py. An argument gives microseconds of
 // other work of the host between launches: the device's threads then fall asleep in between, and waking them costs.
-//   c++ -std=c++17 -O2 -I adapter -I ../../include adapter/tests/measure_launch.cpp adapter/cl_api.cpp adapter/error.cpp
+//   c++ -std=c++17 -O2 -I adapter -I ../../include benchmarks/measure_launch.cpp adapter/cl_api.cpp adapter/error.cpp
 //       -ldl -o measure_launch && ./measure_launch 1        (in chips/opencl)
 #include <algorithm>
 #include <chrono>
