@@ -96,18 +96,25 @@ const Program& max_program(Op& op) {
   });
 }
 
-fl_status max_pool(Op& op) {
-  if (!supported(op)) return FL_STATUS_UNIMPLEMENTED;
-  const int spatial = static_cast<int>(op.attr_int(0));
-  const Image in = image_of(op.input(0), spatial), out = image_of(op.output(0), spatial),
-              index = image_of(op.output(1), spatial);
-  MaxArgs a{};
+// What both directions tell their kernel of the three images.
+template <class Args>
+Args max_args(const Image& in, const Image& out, const Image& index) {
+  Args a{};
   put(in, a.in_n, a.in_c, a.in);
   put(out, a.out_n, a.out_c, a.out);
   put(index, a.index_n, a.index_c, a.index);
   put_size(in, a.extent);
   put_size(out, a.grid);
   a.channels = static_cast<int32_t>(in.channels);
+  return a;
+}
+
+fl_status max_pool(Op& op) {
+  if (!supported(op)) return FL_STATUS_UNIMPLEMENTED;
+  const int spatial = static_cast<int>(op.attr_int(0));
+  const Image in = image_of(op.input(0), spatial), out = image_of(op.output(0), spatial),
+              index = image_of(op.output(1), spatial);
+  MaxArgs a = max_args<MaxArgs>(in, out, index);
   for (int d = 0; d < 3; ++d) {
     a.kernel[d] = dim_attr(op, 0, d, 1), a.step[d] = dim_attr(op, 1, d, 1);
     a.padding[d] = dim_attr(op, 2, d, 0), a.dilation[d] = dim_attr(op, 3, d, 1);
@@ -128,13 +135,7 @@ fl_status max_pool_backward(Op& op) {
   const int spatial = static_cast<int>(op.attr_int(0));
   const Image in = image_of(op.output(0), spatial), out = image_of(op.input(0), spatial),
               index = image_of(op.input(1), spatial);
-  MaxBackwardArgs a{};
-  put(in, a.in_n, a.in_c, a.in);
-  put(out, a.out_n, a.out_c, a.out);
-  put(index, a.index_n, a.index_c, a.index);
-  put_size(in, a.extent);
-  put_size(out, a.grid);
-  a.channels = static_cast<int32_t>(in.channels);
+  MaxBackwardArgs a = max_args<MaxBackwardArgs>(in, out, index);
   a.dense = in.dense();
   a.block = pixels(op, {in, out, index}) ? 16 : 1;
   const int64_t items = in.batch * ((in.channels + a.block - 1) / a.block);
