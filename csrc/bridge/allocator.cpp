@@ -5,6 +5,7 @@
 
 #include "bridge/guard.h"
 #include "core/error.h"
+#include "core/memory_report.h"
 
 namespace fl::bridge {
 

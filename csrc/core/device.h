@@ -23,6 +23,14 @@ constexpr int kNumDTypes = 16;
 fl_dtype to_abi(DType type);
 const char* dtype_name(DType type);  // "float32"
 
+// What a profile says that kernels cannot take, beside what the adapter itself declares. 0: any.
+struct Constraints {
+  uint32_t flags = 0;  // FL_KERNEL_*
+  int32_t max_ndim = 0;
+  uint32_t alignment = 0;
+  uint64_t max_numel = 0;
+};
+
 // What the user's configuration and a profile say of an adapter's devices. Plain data; Python fills it.
 struct AdapterSpec {
   std::string path;          // the adapter's shared library
@@ -42,6 +50,9 @@ struct AdapterSpec {
   uint64_t alignment = 64;
   uint64_t max_split_bytes = 0;  // 0: no limit
   double garbage_collection_threshold = 0.0;  // 0: off
+  bool expandable_segments = true;  // where the adapter can reserve address ranges
+  Constraints constraints;                            // of all kernels
+  std::map<std::string, Constraints> op_constraints;  // UniOp -> more of them
   std::map<std::string, std::string> match;    // "name", "arch", "uuid" -> glob; all must fit a device of this chip
   std::map<std::string, std::string> options;  // of the library, for its configure()
   std::optional<std::string> cache_dir;  // adapters keep files in it, each in its own folder; "": nowhere. Else unsaid

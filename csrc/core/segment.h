@@ -8,6 +8,7 @@
 
 #include "allocator.h"
 #include "internal.h"
+#include "memory_report.h"
 
 namespace fl {
 

@@ -179,7 +179,7 @@ typedef struct fl_kernel {
 /* ------------------------------------------------------------ extensions */
 
 enum { FL_EXTENSION_COMPILE = 1, FL_EXTENSION_COMM = 2, FL_EXTENSION_PROFILER = 3, FL_EXTENSION_GRAPH = 4,
-       FL_EXTENSION_TELEMETRY = 5 };
+       FL_EXTENSION_TELEMETRY = 5, FL_EXTENSION_VIRTUAL_MEMORY = 6 };
 
 /* Optional tables hang in a chain; each is declared in its own ext_*.h and starts with this head. */
 typedef struct fl_extension {

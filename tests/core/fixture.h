@@ -9,6 +9,7 @@
 #include "check.h"
 #include "device.h"
 #include "error.h"
+#include "memory_report.h"
 #include "stream.h"
 #include "test_adapter.h"
 
