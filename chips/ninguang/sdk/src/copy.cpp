@@ -1,7 +1,5 @@
 // Copies and fills. Pageable host memory has been read, or written, when the call returns; memory of ngMallocHost is
 // reached later, in the stream's order. A small copy on an idle stream is done by the calling thread.
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -41,11 +39,6 @@ void fill_bytes(void* dst, uint8_t value, uint64_t bytes) {
   });
 }
 
-void delay(const Device& device) {
-  const uint32_t microseconds = copy_delay_us(device.index);
-  if (microseconds != 0) usleep(microseconds);
-}
-
 // The range lies in the device's memory.
 ngResult check_range(const char* api, const Device& device, const void* address, uint64_t bytes) {
   const bool inside = device.memory.contains(address, bytes) &&
@@ -77,14 +70,14 @@ bool is_pinned(const void* address, uint64_t bytes) { return runtime().host_memo
 
 void queue_copy(Stream& stream, void* dst, const void* src, uint64_t bytes) {
   stream.queue([=](Device& device) {
-    delay(device);
+    delay(Work::kCopy, device.index);
     copy_bytes(dst, src, bytes);
     return NG_SUCCESS;
   });
 }
 
 bool copy_if_idle(Stream& stream, void* dst, const void* src, uint64_t bytes) {
-  if (bytes > kStagedBytes || copy_delay_us(stream.device().index) != 0) return false;
+  if (bytes > kStagedBytes || copies_are_delayed(stream.device().index)) return false;
   return stream.run_if_idle([&] { memcpy(dst, src, bytes); });
 }
 
@@ -101,7 +94,7 @@ void upload(Stream& stream, void* dst, const void* src, uint64_t bytes) {
     packed.bytes = bytes;
     memcpy(packed.data, src, bytes);
     stream.queue([packed](Device& device) {
-      delay(device);
+      delay(Work::kCopy, device.index);
       memcpy(packed.dst, packed.data, packed.bytes);
       return NG_SUCCESS;
     });
@@ -109,7 +102,7 @@ void upload(Stream& stream, void* dst, const void* src, uint64_t bytes) {
     std::shared_ptr<char> staged(new char[bytes], std::default_delete<char[]>());
     memcpy(staged.get(), src, bytes);
     stream.queue([=](Device& device) {
-      delay(device);
+      delay(Work::kCopy, device.index);
       memcpy(dst, staged.get(), bytes);
       return NG_SUCCESS;
     });
@@ -122,7 +115,8 @@ void upload(Stream& stream, void* dst, const void* src, uint64_t bytes) {
 void download(Stream& stream, void* dst, const void* src, uint64_t bytes) {
   if (copy_if_idle(stream, dst, src, bytes)) return;
   queue_copy(stream, dst, src, bytes);
-  if (!is_pinned(dst, bytes)) stream.wait(stream.queued());
+  if (is_pinned(dst, bytes) || fault_due(Fault::kEarlyCopy, stream.device().index)) return;
+  stream.wait(stream.queued());
 }
 
 }  // namespace
@@ -186,7 +180,8 @@ ngResult ngMemsetAsync(ngStream handle, void* dst, uint8_t value, uint64_t bytes
     const ngResult result = check_range(api, stream.device(), dst, bytes);
     if (result != NG_SUCCESS) return result;
     void* const place = stream.device().memory.to_chip(dst);
-    stream.queue([=](Device&) {
+    stream.queue([=](Device& device) {
+      delay(Work::kFill, device.index);
       fill_bytes(place, value, bytes);
       return NG_SUCCESS;
     });

@@ -8,7 +8,10 @@
 
 namespace ng {
 
-enum class Fault { kOutOfMemory, kLaunch, kLost, kCopy, kEvent, kStream, kSync, kSlowCopy, kCall };
+enum class Fault { kOutOfMemory, kLaunch, kLost, kCopy, kEvent, kStream, kSync, kEarlyCopy, kCall, kSlowCopy, kDelay };
+
+// What a worker runs, as far as it can be delayed. Bits, because a delay may be meant for several kinds.
+enum class Work : uint32_t { kKernel = 1, kCopy = 2, kFill = 4, kAny = 7 };
 
 extern std::atomic<bool> faults_armed;
 
@@ -18,8 +21,19 @@ inline bool fault_due(Fault fault, int device, const char* api = nullptr) {
   return __builtin_expect(faults_armed.load(std::memory_order_relaxed), 0) && fault_due_slow(fault, device, api);
 }
 
-// Microseconds by which each copy of this device is delayed.
-uint32_t copy_delay_us(int device);
+// Called by a stream's worker before it runs queued work: sleeps as the armed delays say.
+void delay_slow(Work work, int device);
+inline void delay(Work work, int device) {
+  if (__builtin_expect(faults_armed.load(std::memory_order_relaxed), 0)) delay_slow(work, device);
+}
+// Which stream this worker thread runs, counted in the order of their first commands: delays are drawn by it.
+extern thread_local uint32_t delayed_stream;
+
+// A copy of this device may be delayed: it is queued then even where the caller could make it.
+bool copies_are_delayed_slow(int device);
+inline bool copies_are_delayed(int device) {
+  return __builtin_expect(faults_armed.load(std::memory_order_relaxed), 0) && copies_are_delayed_slow(device);
+}
 
 // Replaces all armed faults. INVALID_VALUE, with nothing changed, if the text cannot be understood.
 ngResult arm_faults(const char* text);

@@ -134,6 +134,7 @@ ngResult run_launch(void* payload, Device& device, bool execute) {
     }
   } release{launch.spill};
   if (!execute) return NG_SUCCESS;
+  delay(Work::kKernel, device.index);
   if (__builtin_expect(launch.lose_device, 0)) {
     device.lost = true;
     return refuse_lost(device);

@@ -16,6 +16,7 @@ namespace ng {
 namespace {
 
 std::atomic<int> running_commands{0};
+std::atomic<uint32_t> streams_started{0};
 
 // Static destructors come after this: no kernel may still run then. What is queued is dropped, what runs gets a while.
 void stop_at_exit() {
@@ -39,7 +40,10 @@ void Stream::start() {
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
   try {
-    std::thread([self = shared_from_this()] { self->work(); }).detach();
+    std::thread([self = shared_from_this(), number = streams_started.fetch_add(1)] {
+      delayed_stream = number;
+      self->work();
+    }).detach();
   } catch (...) {
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
     free(ring_);

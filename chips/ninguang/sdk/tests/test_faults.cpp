@@ -2,7 +2,9 @@
 // The last test loses device 1, so this file is linked after the others and keeps it at its end.
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
+#include <string>
 
 #include "check.h"
 
@@ -85,7 +87,8 @@ TEST(injected_faults_hit_when_told) {
   EXPECT(ngStreamSynchronize(stream), NG_ERROR_TIMEOUT);
   EXPECT(ngMemsetAsync(stream, place, 0, 4), NG_ERROR_INTERNAL);
   OK(ngMemsetAsync(stream, place, 0, 4));
-  for (const char* bad : {"oom", "oom:x", "nothing:1", "call:ngFree", "oom:1:often", "oom:0", "oom:1@"}) {
+  for (const char* bad : {"oom", "oom:x", "nothing:1", "call:ngFree", "oom:1:often", "oom:0", "oom:1@", "delay:x", "delay:1:x", "delay:1:2:3",
+                          "slow_copy:1:2"}) {
     EXPECT(ngFaultSet(bad), NG_ERROR_INVALID_VALUE);
   }
   OK(ngFaultSet("slow_copy:30000"));
@@ -94,6 +97,97 @@ TEST(injected_faults_hit_when_told) {
   OK(ngStreamSynchronize(stream));
   CHECK(std::chrono::steady_clock::now() - start >= std::chrono::milliseconds(30), "not slow");
   OK(ngFaultSet(nullptr));
+  OK(ngStreamDestroy(stream));
+}
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double milliseconds_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
+
+// How long `count` commands of one kind take on this stream.
+double time_of(ngStream stream, void* place, char kind, int count) {
+  static const float value = 1;
+  const auto start = Clock::now();
+  for (int i = 0; i < count; ++i) {
+    if (kind == 'k') OK(launch("test_refuse", stream));
+    if (kind == 'c') OK(ngMemcpyHtoDAsync(stream, place, &value, 4));
+    if (kind == 'f') OK(ngMemsetAsync(stream, place, 0, 64));
+  }
+  OK(ngStreamSynchronize(stream));
+  return milliseconds_since(start);
+}
+
+}  // namespace
+
+TEST(delays_hold_up_what_they_name) {
+  ngStream stream = create_stream();
+  void* place = allocate(0, 64);
+  for (const char* armed : {"delay_kernel:20000:", "delay_copy:20000:", "delay_fill:20000:"}) {
+    for (const char kind : {'k', 'c', 'f'}) {
+      double longest = 0;
+      for (int seed = 0; seed < 12; ++seed) {  // some of them give the stream a pace other than none
+        OK(ngFaultSet((std::string(armed) + std::to_string(seed)).c_str()));
+        longest = std::max(longest, time_of(stream, place, kind, 4));
+      }
+      const bool meant = armed[6] == kind;
+      CHECK(meant ? longest > 20 : longest < 20, "%s, %c: %g ms", armed, kind, longest);
+    }
+  }
+  OK(ngFaultSet("delay:20000:1@1"));
+  CHECK(time_of(stream, place, 'f', 4) < 20, "the delay is another device's");
+  OK(ngFaultSet(nullptr));
+  OK(ngFree(0, place));
+  OK(ngStreamDestroy(stream));
+}
+
+// For some seeds the one stream is far ahead, for others the other one; and the host waits for neither.
+// For some seeds the one stream is far ahead, for others the other one; and the host waits for neither.
+TEST(delays_are_each_streams_own) {
+  ngStream streams[2] = {create_stream(), create_stream()};
+  void* places[2] = {allocate(0, 64), allocate(0, 64)};
+  int late[2] = {0, 0}, prompt = 0;
+  for (int seed = 0; seed < 32; ++seed) {
+    OK(ngFaultSet(("delay:8000:" + std::to_string(seed / 2)).c_str()));
+    const auto start = Clock::now();
+    for (int i = 0; i < 4; ++i) {
+      for (int s = 0; s < 2; ++s) OK(ngMemsetAsync(streams[s], places[s], 0, 64));
+    }
+    if (milliseconds_since(start) < 4) ++prompt;
+    const int first = seed % 2, other = 1 - first;
+    OK(ngStreamSynchronize(streams[first]));
+    if (ngStreamQuery(streams[other]) == NG_ERROR_NOT_READY) ++late[other];
+    OK(ngStreamSynchronize(streams[other]));
+  }
+  CHECK(late[0] >= 2 && late[1] >= 2, "stream 0 was late %d times, stream 1 %d times", late[0], late[1]);
+  CHECK(prompt >= 16, "the host was held up: only %d of 32 times it was not", prompt);
+  OK(ngFaultSet(nullptr));
+  for (int s = 0; s < 2; ++s) {
+    OK(ngFree(0, places[s]));
+    OK(ngStreamDestroy(streams[s]));
+  }
+}
+
+TEST(an_early_copy_returns_before_it_is_done) {
+  ngStream stream = create_stream();
+  void* place = allocate(0, 64);
+  float value = 7;
+  OK(ngMemcpyHtoDAsync(stream, place, &value, 4));
+  OK(ngStreamSynchronize(stream));
+  float read = 0;
+  OK(ngFaultSet("early_copy:1,slow_copy:30000"));
+  OK(ngMemcpyDtoHAsync(stream, &read, place, 4));
+  CHECK(__atomic_load_n(reinterpret_cast<int*>(&read), __ATOMIC_RELAXED) == 0, "it was waited for");
+  OK(ngStreamSynchronize(stream));
+  CHECK(read == 7, "%g", read);
+  read = 0;
+  OK(ngMemcpyDtoHAsync(stream, &read, place, 4));
+  CHECK(read == 7, "only the first was early: %g", read);
+  OK(ngFaultSet(nullptr));
+  OK(ngFree(0, place));
   OK(ngStreamDestroy(stream));
 }
 
