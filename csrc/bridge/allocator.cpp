@@ -25,6 +25,19 @@ void fill(c10::CachingAllocator::Stat& to, const AllocatorStats::Stat& from) {
   to.freed = from.freed;
 }
 
+void fill(c10::CachingDeviceAllocator::DeviceStats& to, const PoolStats& from, c10::CachingAllocator::StatType pool) {
+  const auto at = static_cast<size_t>(pool);
+  fill(to.allocation[at], from.allocation);
+  fill(to.segment[at], from.segment);
+  fill(to.active[at], from.active);
+  fill(to.inactive_split[at], from.inactive_split);
+  fill(to.allocated_bytes[at], from.allocated_bytes);
+  fill(to.reserved_bytes[at], from.reserved_bytes);
+  fill(to.active_bytes[at], from.active_bytes);
+  fill(to.inactive_split_bytes[at], from.inactive_split_bytes);
+  fill(to.requested_bytes[at], from.requested_bytes);
+}
+
 class DeviceAllocatorProxy final : public c10::DeviceAllocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
@@ -60,16 +73,13 @@ class DeviceAllocatorProxy final : public c10::DeviceAllocator {
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex index) override {
     const AllocatorStats s = fl::device(index).allocator->stats();
     c10::CachingDeviceAllocator::DeviceStats out;
-    const auto all = [](c10::CachingAllocator::StatArray& to, const AllocatorStats::Stat& from) { fill(to[0], from); };
-    all(out.allocation, s.allocation);
-    all(out.segment, s.segment);
-    all(out.active, s.active);
-    all(out.inactive_split, s.inactive_split);
-    all(out.allocated_bytes, s.allocated_bytes);
-    all(out.reserved_bytes, s.reserved_bytes);
-    all(out.active_bytes, s.active_bytes);
-    all(out.inactive_split_bytes, s.inactive_split_bytes);
-    all(out.requested_bytes, s.requested_bytes);
+    using Pool = c10::CachingAllocator::StatType;
+    fill(out, s, Pool::AGGREGATE);
+    fill(out, s.small_pool, Pool::SMALL_POOL);
+    fill(out, s.large_pool, Pool::LARGE_POOL);
+    fill(out.oversize_allocations, s.oversize_allocations);
+    fill(out.oversize_segments, s.oversize_segments);
+    out.num_sync_all_streams = s.num_sync_all_streams;
     out.num_alloc_retries = s.num_alloc_retries;
     out.num_ooms = s.num_ooms;
     out.num_device_alloc = s.num_device_alloc;

@@ -12,7 +12,8 @@ constexpr uint64_t kLargeSegment = 20 * kMiB;   // for requests below kMinOwnSeg
 constexpr uint64_t kMinOwnSegment = 10 * kMiB;  // from here: a segment of the request's size
 constexpr uint64_t kSegmentRounding = 2 * kMiB;
 constexpr uint64_t kMinLargeRest = 1 * kMiB;  // a smaller rest of a large block is not worth a block
-constexpr uint32_t kPollEvery = 16;           // allocations served from quick lists
+constexpr uint32_t kPollEvery = 16;           // allocations served by blocks of the same size
+constexpr uint64_t kMostBytes = uint64_t{1} << 62;  // so that rounding does not overflow
 
 uint64_t unit_of(const Device& device) {
   uint64_t unit = 1;
@@ -31,8 +32,9 @@ CachingAllocator::CachingAllocator(Device& device)
       unit_(unit_of(device)),
       unit_shift_(__builtin_ctzll(unit_)),
       quick_limit_(std::min<uint64_t>(kSmallRequest, kQuickClasses * unit_)),
+      oversize_(device.spec->max_split_bytes != 0 ? device.spec->max_split_bytes : ~uint64_t{0}),
       heaps_(kMaxStreams),
-      source_(device, stats_) {}
+      source_(device, ledger_, oversize_) {}
 
 // ---------------------------------------------------------------- allocate
 
@@ -42,11 +44,11 @@ Block* CachingAllocator::allocate(uint64_t bytes, Stream& stream) {
     raise(FL_STATUS_INVALID_ARGUMENT,
           "memory of " + device_label(device_) + " was asked for on a stream of " + device_label(*stream.device) + ".");
   }
-  if (bytes - 1 < quick_limit_) {
+  if (bytes - 1 < kMostBytes) {
     std::lock_guard<SpinLock> lock(lock_);
     Heap* heap = heaps_[stream.id].get();
     if (heap != nullptr && (fences_.empty() || ++polls_skipped_ < kPollEvery)) {
-      if (Chunk* chunk = take_quick(*heap, round_up(bytes, unit_))) return hand_out(chunk, bytes);
+      if (Chunk* chunk = take_same(*heap, round_up(bytes, unit_))) return hand_out(chunk, bytes);
     }
   }
   fl_status status = FL_STATUS_OUT_OF_MEMORY;
@@ -54,10 +56,10 @@ Block* CachingAllocator::allocate(uint64_t bytes, Stream& stream) {
   try {
     const PlainErrors plain;  // the bridge's exception is made after the lock is left
     std::lock_guard<SpinLock> lock(lock_);
-    const bool possible = bytes <= device_.total_memory && round_up(bytes, unit_) <= source_.max_segment();
+    const bool possible = bytes <= source_.limit() && round_up(bytes, unit_) <= source_.max_segment();
     Chunk* chunk = possible ? allocate_slow(round_up(std::max<uint64_t>(bytes, 1), unit_), stream) : nullptr;
     if (chunk != nullptr) return hand_out(chunk, bytes);
-    ++stats_.num_ooms;
+    ++ledger_.num_ooms;
   } catch (const Error& error) {
     status = error.status;
     reason = error.what();
@@ -70,9 +72,10 @@ Chunk* CachingAllocator::allocate_slow(uint64_t size, Stream& stream) {
   source_.preallocate();
   poll_fences();
   Heap& heap = heap_of(stream);
-  if (Chunk* chunk = take_quick(heap, size)) return chunk;
+  if (Chunk* chunk = take_same(heap, size)) return chunk;
+  if (size > quick_limit_) flush_recent(heap);
   if (Chunk* chunk = take_fitting(heap, size)) return chunk;
-  if (heap.num_quick != 0) {
+  if (is_small(size) && heap.num_quick != 0) {
     flush_quick(heap);
     if (Chunk* chunk = take_fitting(heap, size)) return chunk;
   }
@@ -82,9 +85,10 @@ Chunk* CachingAllocator::allocate_slow(uint64_t size, Stream& stream) {
 }
 
 Chunk* CachingAllocator::retry_after_release(uint64_t size, Stream& stream, Heap& heap) {
-  ++stats_.num_alloc_retries;
+  ++ledger_.num_alloc_retries;
   drain_fences();
   flush_quick(heap);
+  flush_recent(heap);
   if (Chunk* chunk = take_fitting(heap, size)) return chunk;
   release_cached();
   if (Chunk* chunk = take_from_new_segment(segment_bytes(size), size, stream, heap)) return chunk;
@@ -96,13 +100,24 @@ Chunk* CachingAllocator::retry_after_release(uint64_t size, Stream& stream, Heap
   return take_from_new_segment(size, size, stream, heap);
 }
 
-Chunk* CachingAllocator::take_quick(Heap& heap, uint64_t size) {
-  if (size > quick_limit_) return nullptr;
-  Chunk*& head = heap.quick[size >> unit_shift_];
-  Chunk* chunk = head;
-  if (chunk == nullptr) return nullptr;
-  head = chunk->link;
-  --heap.num_quick;
+// A block that had exactly this size before.
+Chunk* CachingAllocator::take_same(Heap& heap, uint64_t size) {
+  Chunk* chunk = nullptr;
+  if (size <= quick_limit_) {
+    Chunk*& head = heap.quick[size >> unit_shift_];
+    chunk = head;
+    if (chunk == nullptr) return nullptr;
+    head = chunk->link;
+    --heap.num_quick;
+  } else {
+    int at = heap.num_recent;
+    do {
+      if (at == 0) return nullptr;
+      chunk = heap.recent[--at];
+    } while (chunk->size != size);
+    std::copy(heap.recent + at + 1, heap.recent + heap.num_recent, heap.recent + at);
+    --heap.num_recent;
+  }
   note_split_used(chunk);
   return chunk;
 }
@@ -156,19 +171,15 @@ void CachingAllocator::split(Heap& heap, Chunk* chunk, uint64_t size) {
   chunk->size = size;
   tail->state = Chunk::State::Free;
   tail->freed_at = large_frees_;
-  (segment->small ? heap.small : heap.large).insert(tail);
+  shelf_of(heap, tail).insert(tail);
   note_split_free(tail);
 }
 
 Block* CachingAllocator::hand_out(Chunk* chunk, uint64_t bytes) {
   chunk->state = Chunk::State::Allocated;
   chunk->requested = bytes;
-  const auto size = static_cast<int64_t>(chunk->size);
-  increase(stats_.allocation, 1);
-  increase(stats_.allocated_bytes, size);
-  increase(stats_.active, 1);
-  increase(stats_.active_bytes, size);
-  increase(stats_.requested_bytes, static_cast<int64_t>(bytes));
+  ledger_.hand_out(chunk->small, static_cast<int64_t>(chunk->size), static_cast<int64_t>(bytes));
+  if (__builtin_expect(chunk->size >= oversize_, 0)) ledger_.increase(Ledger::kOversizeAllocation, false, 1);
   return chunk;
 }
 
@@ -179,9 +190,8 @@ void CachingAllocator::free(Block* block) noexcept {
   if (block == nullptr || in_bad_fork()) return;
   auto* chunk = static_cast<Chunk*>(block);
   std::lock_guard<SpinLock> lock(lock_);
-  decrease(stats_.allocation, 1);
-  decrease(stats_.allocated_bytes, static_cast<int64_t>(chunk->size));
-  decrease(stats_.requested_bytes, static_cast<int64_t>(chunk->requested));
+  ledger_.take_back(chunk->small, static_cast<int64_t>(chunk->size), static_cast<int64_t>(chunk->requested));
+  if (__builtin_expect(chunk->size >= oversize_, 0)) ledger_.decrease(Ledger::kOversizeAllocation, false, 1);
   if (__builtin_expect(chunk->uses.empty(), 1)) {
     make_free(chunk);
   } else {
@@ -190,23 +200,35 @@ void CachingAllocator::free(Block* block) noexcept {
 }
 
 void CachingAllocator::make_free(Chunk* chunk) {
-  decrease(stats_.active, 1);
-  decrease(stats_.active_bytes, static_cast<int64_t>(chunk->size));
   Heap& heap = *heaps_[chunk->stream->id];
+  chunk->state = Chunk::State::Quick;
   if (chunk->size <= quick_limit_) {
     Chunk*& head = heap.quick[chunk->size >> unit_shift_];
-    chunk->state = Chunk::State::Quick;
     chunk->link = head;
     head = chunk;
     ++heap.num_quick;
-    note_split_free(chunk);
   } else {
-    join_and_shelve(heap, chunk);
+    keep_recent(heap, chunk);
   }
+  note_split_free(chunk);
 }
 
+void CachingAllocator::keep_recent(Heap& heap, Chunk* chunk) {
+  if (heap.num_recent == kRecent) {
+    Chunk* oldest = heap.recent[0];
+    std::copy(heap.recent + 1, heap.recent + kRecent, heap.recent);
+    --heap.num_recent;
+    note_split_used(oldest);
+    join_and_shelve(heap, oldest);
+  }
+  heap.recent[heap.num_recent++] = chunk;
+}
+
+// Freed while other streams use it: it stays active until they have passed.
 void CachingAllocator::defer(Chunk* chunk) {
   chunk->state = Chunk::State::Pending;
+  ledger_.increase(Ledger::kWaiting, chunk->small, 1);
+  ledger_.increase(Ledger::kWaitingBytes, chunk->small, static_cast<int64_t>(chunk->size));
   if (exiting.load()) return;  // adapters may be gone, and nobody will want the block
   try {
     for (Stream* stream : chunk->uses)
@@ -216,6 +238,12 @@ void CachingAllocator::defer(Chunk* chunk) {
     ++chunk->fences;
   }
   chunk->uses.clear();
+}
+
+void CachingAllocator::stop_waiting(Chunk* chunk) {
+  ledger_.decrease(Ledger::kWaiting, chunk->small, 1);
+  ledger_.decrease(Ledger::kWaitingBytes, chunk->small, static_cast<int64_t>(chunk->size));
+  make_free(chunk);
 }
 
 void CachingAllocator::join_and_shelve(Heap& heap, Chunk* chunk) {
@@ -251,10 +279,18 @@ void CachingAllocator::flush_quick(Heap& heap) {
       Chunk* following = chunk->link;
       --heap.num_quick;
       note_split_used(chunk);
-      chunk->state = Chunk::State::Unused;
       join_and_shelve(heap, chunk);
       chunk = following;
     }
+  }
+}
+
+void CachingAllocator::flush_recent(Heap& heap) {
+  const int count = heap.num_recent;
+  heap.num_recent = 0;
+  for (int at = 0; at < count; ++at) {  // the oldest first: garbage collection goes by this order
+    note_split_used(heap.recent[at]);
+    join_and_shelve(heap, heap.recent[at]);
   }
 }
 
@@ -274,7 +310,7 @@ void CachingAllocator::record_stream(Block* block, Stream& stream) {
 bool CachingAllocator::is_small(uint64_t size) const { return size <= kSmallRequest; }
 
 CachingAllocator::Shelf& CachingAllocator::shelf_of(Heap& heap, const Chunk* chunk) {
-  return static_cast<const Segment*>(chunk->segment)->small ? heap.small : heap.large;
+  return chunk->small ? heap.small : heap.large;
 }
 
 CachingAllocator::Heap& CachingAllocator::heap_of(const Stream& stream) {
@@ -299,6 +335,7 @@ Chunk* CachingAllocator::new_chunk(Segment* segment, char* begin, uint64_t size)
   chunk->stream = segment->stream;
   chunk->base = segment->base;
   chunk->segment = segment;
+  chunk->small = segment->small;
   chunk->prev = chunk->next = chunk->link = nullptr;
   chunk->fences = 0;
   chunk->freed_at = 0;
@@ -314,14 +351,14 @@ void CachingAllocator::recycle_chunk(Chunk* chunk) {
 // Statistics of free blocks that share their segment with others.
 void CachingAllocator::note_split_free(const Chunk* chunk) {
   if (!chunk->is_split()) return;
-  increase(stats_.inactive_split, 1);
-  increase(stats_.inactive_split_bytes, static_cast<int64_t>(chunk->size));
+  ledger_.increase(Ledger::kInactiveSplit, chunk->small, 1);
+  ledger_.increase(Ledger::kInactiveSplitBytes, chunk->small, static_cast<int64_t>(chunk->size));
 }
 
 void CachingAllocator::note_split_used(const Chunk* chunk) {
   if (!chunk->is_split()) return;
-  decrease(stats_.inactive_split, 1);
-  decrease(stats_.inactive_split_bytes, static_cast<int64_t>(chunk->size));
+  ledger_.decrease(Ledger::kInactiveSplit, chunk->small, 1);
+  ledger_.decrease(Ledger::kInactiveSplitBytes, chunk->small, static_cast<int64_t>(chunk->size));
 }
 
 }  // namespace fl

@@ -22,15 +22,6 @@ std::string bytes_text(uint64_t bytes) {
   return text;
 }
 
-template <class Do>
-void for_each_stat(AllocatorStats& stats, Do act) {
-  for (AllocatorStats::Stat* stat :
-       {&stats.allocation, &stats.segment, &stats.active, &stats.inactive_split, &stats.allocated_bytes,
-        &stats.reserved_bytes, &stats.active_bytes, &stats.inactive_split_bytes, &stats.requested_bytes}) {
-    act(*stat);
-  }
-}
-
 }  // namespace
 
 // ---------------------------------------------------------------- fences
@@ -39,14 +30,15 @@ void CachingAllocator::poll_fences() {
   if (fences_.empty()) return;
   polls_skipped_ = 0;
   std::exception_ptr failure;
-  fences_.poll([this](Chunk* chunk) { make_free(chunk); }, failure);
+  fences_.poll([this](Chunk* chunk) { stop_waiting(chunk); }, failure);
   if (failure) std::rethrow_exception(failure);
 }
 
 void CachingAllocator::drain_fences() {
+  ++ledger_.num_sync_all_streams;
   if (fences_.empty()) return;
   std::exception_ptr failure;
-  fences_.drain([this](Chunk* chunk) { make_free(chunk); }, failure);
+  fences_.drain([this](Chunk* chunk) { stop_waiting(chunk); }, failure);
   if (failure) std::rethrow_exception(failure);
 }
 
@@ -54,7 +46,9 @@ void CachingAllocator::drain_fences() {
 
 std::vector<Chunk*> CachingAllocator::whole_segments() {
   for (auto& heap : heaps_) {
-    if (heap != nullptr && heap->num_quick != 0) flush_quick(*heap);
+    if (heap == nullptr) continue;
+    flush_quick(*heap);
+    flush_recent(*heap);
   }
   std::vector<Chunk*> whole;
   for (Segment* segment : segments_) {
@@ -89,7 +83,7 @@ void CachingAllocator::release_cached() {
 void CachingAllocator::collect_garbage(uint64_t wanted) {
   const double threshold = device_.spec->garbage_collection_threshold;
   if (threshold <= 0.0) return;
-  const auto most = static_cast<uint64_t>(threshold * static_cast<double>(device_.total_memory));
+  const auto most = static_cast<uint64_t>(threshold * static_cast<double>(source_.limit()));
   uint64_t reserved = source_.reserved();
   if (reserved + wanted <= most) return;
   std::vector<Chunk*> whole = whole_segments();
@@ -125,20 +119,19 @@ void CachingAllocator::empty_cache() {
 
 AllocatorStats CachingAllocator::stats() {
   std::lock_guard<SpinLock> lock(lock_);
-  AllocatorStats copy = stats_;
-  copy.max_split_size = static_cast<int64_t>(device_.spec->max_split_bytes);
-  return copy;
+  AllocatorStats stats = ledger_.report();
+  stats.max_split_size = static_cast<int64_t>(device_.spec->max_split_bytes);
+  return stats;
 }
 
 void CachingAllocator::reset_accumulated_stats() {
   std::lock_guard<SpinLock> lock(lock_);
-  for_each_stat(stats_, [](AllocatorStats::Stat& stat) { stat.allocated = stat.freed = 0; });
-  stats_.num_alloc_retries = stats_.num_ooms = stats_.num_device_alloc = stats_.num_device_free = 0;
+  ledger_.reset_accumulated();
 }
 
 void CachingAllocator::reset_peak_stats() {
   std::lock_guard<SpinLock> lock(lock_);
-  for_each_stat(stats_, [](AllocatorStats::Stat& stat) { stat.peak = stat.current; });
+  ledger_.reset_peaks();
 }
 
 std::vector<SegmentInfo> CachingAllocator::snapshot() {
@@ -182,7 +175,7 @@ std::string CachingAllocator::out_of_memory_text(uint64_t bytes) {
   uint64_t largest = 0, allocated = 0, reserved = 0;
   {
     std::lock_guard<SpinLock> lock(lock_);
-    allocated = static_cast<uint64_t>(stats_.allocated_bytes.current);
+    allocated = static_cast<uint64_t>(ledger_.current(Ledger::kAllocatedBytes));
     reserved = source_.reserved();
     largest = source_.largest_arena_hole();
     for (const Segment* segment : segments_) {

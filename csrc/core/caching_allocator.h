@@ -1,6 +1,6 @@
-// The caching allocator of one device. A freed small block first goes to a list of blocks of exactly its size and
-// stream, where the next allocation finds it at once; only when no such block is left are they joined with their
-// neighbours and searched for the best fit. Large blocks are joined at once.
+// The caching allocator of one device. A freed block first waits for the next allocation of exactly its size and stream:
+// a small one in a list of that size, a large one among the last few that were freed. Small ones are joined with their
+// neighbours only when none of the wanted size is left; large ones before any other large block is searched for.
 #pragma once
 #include <algorithm>
 #include <memory>
@@ -10,6 +10,7 @@
 
 #include "allocator.h"
 #include "fence.h"
+#include "ledger.h"
 #include "segment.h"
 
 namespace fl {
@@ -20,6 +21,7 @@ struct Chunk : Block {
   Chunk* next;
   Chunk* link;  // next of the quick list, or of the unused chunks
   State state;
+  bool small;                 // of the small pool
   int fences;                 // points in other streams' work that a pending block waits for
   uint64_t freed_at;          // count of large frees when it became free, for garbage collection
   std::vector<Stream*> uses;  // streams besides its own
@@ -42,6 +44,7 @@ class CachingAllocator final : public Allocator {
 
  private:
   static constexpr int kQuickClasses = 2048;
+  static constexpr int kRecent = 8;
   struct SizeKey {
     uint64_t size;
   };
@@ -55,14 +58,16 @@ class CachingAllocator final : public Allocator {
   using Shelf = std::set<Chunk*, BySize>;
   struct Heap {                            // the free blocks of one stream
     Chunk* quick[kQuickClasses + 1] = {};  // by size / unit
-    uint64_t num_quick = 0;
+    uint64_t num_quick = 0;                // in all lists
+    Chunk* recent[kRecent] = {};           // large ones, oldest first
+    int num_recent = 0;
     Shelf small, large;
   };
 
   // allocate
   Chunk* allocate_slow(uint64_t size, Stream& stream);
   Chunk* retry_after_release(uint64_t size, Stream& stream, Heap& heap);
-  Chunk* take_quick(Heap& heap, uint64_t size);
+  Chunk* take_same(Heap& heap, uint64_t size);
   Chunk* take_fitting(Heap& heap, uint64_t size);
   Chunk* take_from_new_segment(uint64_t segment_size, uint64_t size, Stream& stream, Heap& heap);
   uint64_t segment_bytes(uint64_t size) const;
@@ -72,9 +77,12 @@ class CachingAllocator final : public Allocator {
   // free
   void make_free(Chunk* chunk);
   void defer(Chunk* chunk);
+  void stop_waiting(Chunk* chunk);
+  void keep_recent(Heap& heap, Chunk* chunk);
   void join_and_shelve(Heap& heap, Chunk* chunk);
   Chunk* absorb(Heap& heap, Chunk* left, Chunk* right);
   void flush_quick(Heap& heap);
+  void flush_recent(Heap& heap);
 
   // release to the device (allocator_release.cpp)
   void poll_fences();
@@ -99,9 +107,10 @@ class CachingAllocator final : public Allocator {
   uint64_t unit_;  // block sizes are multiples of it; a power of two
   int unit_shift_;
   uint64_t quick_limit_;                      // largest size with a quick list
+  uint64_t oversize_;                         // blocks from here up are counted as such
   std::vector<std::unique_ptr<Heap>> heaps_;  // by stream id
   std::set<Segment*> segments_;
-  AllocatorStats stats_;
+  Ledger ledger_;
   SegmentSource source_;
   FenceQueues<Chunk> fences_;
   uint32_t polls_skipped_ = 0;

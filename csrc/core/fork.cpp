@@ -1,5 +1,6 @@
 // Process state: the child of a fork() must not use devices that the parent opened, and at exit adapters are left
 // alone.
+#include <algorithm>
 #include <pthread.h>
 
 #include <chrono>
@@ -40,13 +41,16 @@ void raise_forked() {
         "device.");
 }
 
+// The pauses double: a thread that holds the lock for short times, over and over, keeps the cache line and loses less to
+// those that wait than if they all asked for it all the time.
 void SpinLock::wait() {
-  constexpr int kSpins = 64, kYields = 256;
+  constexpr int kDoublings = 6, kSpins = 24, kYields = 256;
   for (int round = 0;; ++round) {
     if (!held_.load(std::memory_order_relaxed) && try_lock()) return;
     if (round < kSpins) {
 #if defined(__x86_64__)
-      __builtin_ia32_pause();
+      for (int pauses = 1 << std::min(round, kDoublings); pauses != 0; --pauses)
+        __builtin_ia32_pause();
 #endif
     } else if (round < kYields) {
       std::this_thread::yield();

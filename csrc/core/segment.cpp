@@ -34,8 +34,8 @@ fl_status SegmentSource::ask(uint64_t bytes, fl_memory& out) {
   return status;
 }
 
-bool SegmentSource::take(uint64_t bytes, DeviceMemory& out) {
-  if (bytes > max_segment() || bytes > device_.total_memory || reserved_ > device_.total_memory - bytes) return false;
+bool SegmentSource::take(uint64_t bytes, bool small, DeviceMemory& out) {
+  if (bytes > max_segment() || !fits(bytes)) return false;
   uint64_t asked = bytes;
   if (ask(asked, out.raw) != FL_STATUS_OK) return false;
   out.base = out.raw;
@@ -53,17 +53,19 @@ bool SegmentSource::take(uint64_t bytes, DeviceMemory& out) {
     // The profile wants more than the chip gives by itself: take room to move to an aligned place.
     device_.adapter->memory_free(device_.ordinal, out.raw);
     asked = bytes + device_.alignment;
-    if (asked > max_segment() || asked > device_.total_memory || reserved_ > device_.total_memory - asked) return false;
+    if (asked > max_segment() || !fits(asked)) return false;
     if (ask(asked, out.raw) != FL_STATUS_OK) return false;
     out.base = out.raw;
   }
   out.begin = aligned_up(out.base.address, device_.alignment);
   out.bytes = bytes;
   out.asked = asked;
+  out.small = small;
   reserved_ += asked;
-  ++stats_.num_device_alloc;
-  increase(stats_.segment, 1);
-  increase(stats_.reserved_bytes, static_cast<int64_t>(asked));
+  ++ledger_.num_device_alloc;
+  ledger_.increase(Ledger::kSegment, small, 1);
+  if (bytes >= oversize_) ledger_.increase(Ledger::kOversizeSegment, false, 1);
+  ledger_.increase(Ledger::kReservedBytes, small, static_cast<int64_t>(asked));
   return true;
 }
 
@@ -74,9 +76,10 @@ void SegmentSource::give_back(const DeviceMemory& memory) {
   }
   if (memory.range_bytes != 0) munmap(memory.range, memory.range_bytes);
   reserved_ -= memory.asked;
-  ++stats_.num_device_free;
-  decrease(stats_.segment, 1);
-  decrease(stats_.reserved_bytes, static_cast<int64_t>(memory.asked));
+  ++ledger_.num_device_free;
+  ledger_.decrease(Ledger::kSegment, memory.small, 1);
+  if (memory.bytes >= oversize_) ledger_.decrease(Ledger::kOversizeSegment, false, 1);
+  ledger_.decrease(Ledger::kReservedBytes, memory.small, static_cast<int64_t>(memory.asked));
 }
 
 // ---------------------------------------------------------------- arena
@@ -84,14 +87,14 @@ void SegmentSource::give_back(const DeviceMemory& memory) {
 void SegmentSource::preallocate() {
   if (preallocated_) return;
   preallocated_ = true;
-  uint64_t wanted = std::min({device_.spec->prealloc_bytes, device_.total_memory, max_segment()});
+  uint64_t wanted = std::min({device_.spec->prealloc_bytes, limit(), max_segment()});
   if (wanted == 0) return;
   uint64_t free = 0, total = 0;
   if (device_.adapter->memory_info(device_.ordinal, &free, &total) == FL_STATUS_OK) wanted = std::min(wanted, free);
   // A profile may ask for more than this machine has; a part of it is better than none.
   constexpr uint64_t kLeast = 2u << 20;
   for (; wanted >= kLeast; wanted /= 2) {
-    if (!take(wanted & ~uint64_t{kLeast - 1}, arena_)) continue;
+    if (!take(wanted & ~uint64_t{kLeast - 1}, false, arena_)) continue;
     holes_[arena_.begin] = arena_.bytes;
     return;
   }
@@ -107,6 +110,7 @@ bool SegmentSource::carve(uint64_t bytes, Segment& segment) {
   segment.bytes = bytes;
   segment.base = arena_.base;
   segment.in_arena = true;
+  if (segment.small) ledger_.move_reserved(true, static_cast<int64_t>(bytes));
   const uint64_t rest = best->second - bytes;
   holes_.erase(best);
   if (rest != 0) holes_[segment.begin + bytes] = rest;
@@ -138,7 +142,7 @@ Segment* SegmentSource::reserve(uint64_t bytes, Stream& stream, bool small) {
   // Pieces of the arena keep their alignment only if all are multiples of it.
   const uint64_t whole = round_up(bytes, device_.alignment);
   if (!carve(whole, *segment)) {
-    if (!take(bytes, segment->own)) return nullptr;
+    if (!take(bytes, small, segment->own)) return nullptr;
     segment->begin = segment->own.begin;
     segment->bytes = bytes;
     segment->base = segment->own.base;
@@ -148,6 +152,7 @@ Segment* SegmentSource::reserve(uint64_t bytes, Stream& stream, bool small) {
 
 void SegmentSource::release(Segment* segment) {
   if (segment->in_arena) {
+    if (segment->small) ledger_.move_reserved(false, static_cast<int64_t>(segment->bytes));
     char* begin = segment->begin;
     uint64_t bytes = segment->bytes;
     auto next = holes_.lower_bound(begin);

@@ -1,6 +1,7 @@
 // Where the allocator's segments come from: the adapter's memory_alloc, or a piece of the preallocated arena. Knows the
 // memory limit, reserves address ranges for opaque buffers, and counts what the adapter was asked.
 #pragma once
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -8,23 +9,12 @@
 
 #include "allocator.h"
 #include "internal.h"
-#include "memory_report.h"
+#include "ledger.h"
 
 namespace fl {
 
 inline uint64_t round_up(uint64_t value, uint64_t power_of_two) {
   return (value + power_of_two - 1) & ~(power_of_two - 1);
-}
-
-inline void increase(AllocatorStats::Stat& stat, int64_t amount) {
-  stat.current += amount;
-  stat.peak = stat.current > stat.peak ? stat.current : stat.peak;
-  stat.allocated += amount;
-}
-
-inline void decrease(AllocatorStats::Stat& stat, int64_t amount) {
-  stat.current -= amount;
-  stat.freed += amount;
 }
 
 // One memory_alloc of the adapter.
@@ -36,6 +26,7 @@ struct DeviceMemory {
   uint64_t asked = 0;           // of the adapter
   void* range = nullptr;        // PROT_NONE address space that stands for an opaque buffer
   uint64_t range_bytes = 0;
+  bool small = false;  // the pool that it is counted in
 };
 
 // A range that blocks are cut from.
@@ -53,7 +44,9 @@ struct Segment {
 // The allocator's lock guards all calls.
 class SegmentSource {
  public:
-  SegmentSource(Device& device, AllocatorStats& stats) : device_(device), stats_(stats) {}
+  // Segments of `oversize` bytes and more are counted as such.
+  SegmentSource(Device& device, Ledger& ledger, uint64_t oversize)
+      : device_(device), ledger_(ledger), oversize_(oversize), limit_(device.total_memory) {}
 
   // Takes the profile's preallocation from the device, or as much of it as fits. Later calls do nothing.
   void preallocate();
@@ -65,6 +58,9 @@ class SegmentSource {
   void release_idle_arena();
 
   uint64_t reserved() const { return reserved_; }
+  // Most bytes that may be reserved. Set from any thread, with no lock.
+  uint64_t limit() const { return limit_.load(std::memory_order_relaxed); }
+  void set_limit(uint64_t bytes) { limit_.store(bytes, std::memory_order_relaxed); }
   // Most bytes that the device gives at once.
   uint64_t max_segment() const { return device_.max_allocation != 0 ? device_.max_allocation : ~uint64_t{0}; }
   uint64_t largest_arena_hole() const;
@@ -72,13 +68,16 @@ class SegmentSource {
   std::vector<std::pair<char*, uint64_t>> arena_holes() const;
 
  private:
-  bool take(uint64_t bytes, DeviceMemory& out);
+  bool fits(uint64_t bytes) const { return bytes <= limit() && reserved_ <= limit() - bytes; }
+  bool take(uint64_t bytes, bool small, DeviceMemory& out);
   fl_status ask(uint64_t bytes, fl_memory& out);
   void give_back(const DeviceMemory& memory);
   bool carve(uint64_t bytes, Segment& segment);
 
   Device& device_;
-  AllocatorStats& stats_;
+  Ledger& ledger_;
+  const uint64_t oversize_;
+  std::atomic<uint64_t> limit_;
   uint64_t reserved_ = 0;
   bool preallocated_ = false;
   DeviceMemory arena_;

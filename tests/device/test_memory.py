@@ -34,6 +34,31 @@ def test_statistics_follow_tensors() -> None:
     assert 0 < free <= total == torch.fl.get_device_properties(DEVICE).total_memory
 
 
+def test_statistics_tell_the_pools_apart() -> None:
+    gc.collect()
+    before = torch.accelerator.memory_stats(DEVICE)
+    small = torch.empty(MB, dtype=torch.uint8, device=DEVICE)
+    large = torch.empty(MB + 1, dtype=torch.uint8, device=DEVICE)
+    now = torch.accelerator.memory_stats(DEVICE)
+
+    def grown(name: str) -> int:
+        return now[name] - before[name]
+
+    assert grown("allocation.small_pool.current") == grown("allocation.large_pool.current") == 1
+    assert grown("requested_bytes.large_pool.current") == MB + 1 and grown("allocated_bytes.small_pool.current") == MB
+    for quantity in ("allocation", "segment", "active", "inactive_split", "allocated_bytes", "reserved_bytes",
+                     "active_bytes", "inactive_split_bytes", "requested_bytes"):
+        for metric in ("current", "allocated", "freed"):
+            total = now[f"{quantity}.small_pool.{metric}"] + now[f"{quantity}.large_pool.{metric}"]
+            assert total == now[f"{quantity}.all.{metric}"], (quantity, metric)
+        assert now[f"{quantity}.all.peak"] >= now[f"{quantity}.all.current"]
+    torch.fl.empty_cache()
+    counters = ("num_sync_all_streams", "num_device_alloc", "num_device_free", "num_alloc_retries", "num_ooms")
+    assert all(isinstance(now[name], int) for name in counters)
+    assert torch.accelerator.memory_stats(DEVICE)["num_sync_all_streams"] == now["num_sync_all_streams"] + 1
+    del small, large
+
+
 def test_the_snapshot_shows_the_tensor() -> None:
     x = torch.empty(3000, device=DEVICE)
     blocks = [b for s in torch.fl.memory_snapshot(DEVICE) for b in s["blocks"] if b["address"] == x.data_ptr()]
