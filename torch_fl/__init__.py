@@ -41,6 +41,7 @@ __all__ = [
     "__version__",
     "device",
     "info",
+    "kernel",
     "list_devices",
     "register_device",
     "routing",
@@ -52,6 +53,7 @@ _autoload.register()
 _LAZY = {
     "device": ("torch_fl.device._registration", "device"),
     "info": ("torch_fl.device._registration", "info"),
+    "kernel": ("torch_fl.ops.kernel", "kernel"),
     "list_devices": ("torch_fl.device._registration", "list_devices"),
     "register_device": ("torch_fl.device._registration", "register_device"),
     "unregister_alias": ("torch_fl.device._alias", "unregister_alias"),

@@ -37,7 +37,7 @@ class ProfileError(FlError):
 
 
 class RouteError(FlError):
-    """No tier that is switched on can run an operator."""
+    """No tier that is switched on can run an operator, or a kernel for it is not what it must be."""
 
 
 class UnsupportedError(FlError, NotImplementedError):

@@ -10,6 +10,7 @@
 #include "bridge/factory.h"
 #include "bridge/route.h"
 #include "bridge/settings.h"
+#include "bridge/user_kernel.h"
 #include "core/error.h"
 
 namespace fl::bridge {
@@ -248,10 +249,12 @@ at::Tensor copy_from(const at::Tensor& self, const at::Tensor& dst, bool non_blo
   } else if (dst.is_privateuseone()) {
     TORCH_CHECK_NOT_IMPLEMENTED(src.is_cpu(), "copy from ", src.device(), " to ", dst.device(),
                                 " is not supported; go through the CPU");
+    count_user_bytes(dst.device().index(), bytes_of(dst));
     from_host(src, dst, non_blocking);
   } else {
     TORCH_CHECK_NOT_IMPLEMENTED(dst.is_cpu(), "copy from ", src.device(), " to ", dst.device(),
                                 " is not supported; go through the CPU");
+    count_user_bytes(src.device().index(), bytes_of(src));
     to_host(src, dst, non_blocking);
   }
   return dst;
@@ -264,6 +267,7 @@ at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& dst) {
 
 c10::Scalar local_scalar_dense(const at::Tensor& self) {
   DeviceContext context(self.device());
+  count_user_bytes(self.device().index(), self.itemsize());
   at::Tensor host = at::empty({}, self.options().device(at::kCPU));
   at::Tensor element = self.dim() == 0 ? self : self.reshape({});
   if (element.is_conj() || element.is_neg()) {

@@ -7,6 +7,7 @@
 #include "bridge/device_context.h"
 #include "bridge/generator.h"
 #include "bridge/route.h"
+#include "bridge/user_kernel.h"
 #include "core/stream.h"
 
 namespace fl::bridge {
@@ -195,6 +196,7 @@ class CpuCall {
 
 void cpu_tier(const c10::OperatorHandle& op, torch::jit::Stack* stack, c10::Device device) {
   DeviceContext context(device);
+  const NotInUserKernel counts_its_own_bytes;
   CpuCall(op, stack, device).run();
 }
 

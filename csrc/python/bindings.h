@@ -5,5 +5,6 @@
 namespace fl::python {
 void bind_memory(py::module& m);
 void bind_routing(py::module& m);
+void bind_user_kernels(py::module& m);
 void bind_distributed(py::module& m);
 }

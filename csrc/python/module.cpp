@@ -252,5 +252,6 @@ PYBIND11_MODULE(_C, m) {
   python::bind_streams(m);
   python::bind_memory(m);
   python::bind_routing(m);
+  python::bind_user_kernels(m);
   python::bind_distributed(m);
 }

@@ -17,7 +17,7 @@ class RoutingStats:
 
     Attributes:
         calls: device index -> tier -> overload -> number of calls.
-        bytes_moved: device index -> bytes copied between host and device for the CPU tier.
+        bytes_moved: device index -> bytes copied between host and device for the CPU tier, and within users' kernels.
     """
 
     calls: dict[int, dict[str, dict[str, int]]] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class RoutingStats:
 
     @property
     def library(self) -> dict[str, int]:
-        """Overloads that a kernel library ran."""
+        """Overloads that a kernel library, or a kernel of the user's, ran."""
         return self.ops("library")
 
     @property

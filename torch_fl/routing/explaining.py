@@ -43,7 +43,8 @@ class Explanation:
 def explain(op: str, dtypes: Sequence[torch.dtype] | torch.dtype = (torch.float32,), device: Any = None) -> Explanation:
     """Explain the route of an operator: "aten::gelu", "gelu" or one overload, "aten::add.Tensor".
 
-    The answer is for operands of these dtypes in general; a kernel may still decline one call for its shape.
+    The answer is for operands of these dtypes in general; a kernel may still decline one call for its shape. A kernel
+    of the user's (torch_fl.kernel) comes first and is told as the library tier, with its function, file and line.
 
     Raises:
         ValueError: PyTorch has no such operator.
@@ -52,8 +53,8 @@ def explain(op: str, dtypes: Sequence[torch.dtype] | torch.dtype = (torch.float3
     name = op if "::" in op else f"aten::{op}"
     types = (dtypes,) if isinstance(dtypes, torch.dtype) else tuple(dtypes)
     names = tuple(str(t).removeprefix("torch.") for t in types)
-    base = name.removeprefix("aten::").partition(".")[0]
-    if not hasattr(torch.ops.aten, base):
+    namespace, _, base = name.partition(".")[0].partition("::")
+    if not hasattr(getattr(torch.ops, namespace), base):
         raise ValueError(f"PyTorch has no operator {name}")
     uniops = _kernels(name, index, names[0])
     composed = bool(uniops) and base not in DIRECT
@@ -70,6 +71,9 @@ def explain(op: str, dtypes: Sequence[torch.dtype] | torch.dtype = (torch.float3
         "library": not reasons["library"].startswith(("none", "switched")),
         "cpu": _C.tier_enabled("cpu"),
     }
+    if (own := _user_kernels(name, index)) is not None and _C.tier_enabled("library"):
+        reasons = {"library": own, **{t: reason for t, reason in reasons.items() if t != "library"}}
+        return Explanation(name, index, names, "library", reasons, uniops)
     tier = next((t for t, ok in available.items() if ok), None)
     return Explanation(name, index, names, tier, reasons, uniops)
 
@@ -102,13 +106,27 @@ def _native_reason(uniops: dict[str, bool]) -> str:
 def _overloads(name: str, base: str) -> list[str]:
     if "." in name:
         return [name]
-    packet = getattr(torch.ops.aten, base)
-    return [f"aten::{base}" if o == "default" else f"aten::{base}.{o}" for o in packet.overloads()]
+    namespace = name.partition("::")[0]
+    packet = getattr(getattr(torch.ops, namespace), base)
+    return [name if o == "default" else f"{name}.{o}" for o in packet.overloads()]
+
+
+def _user_kernels(name: str, index: int) -> str | None:
+    from torch_fl.ops.kernel import active
+
+    base = name.partition(".")[0].partition("::")[2]
+    found = {o: own for o in _overloads(name, base) if (own := active(o, index)) is not None}
+    where = {own.where: None for own in found.values()}
+    return f"your kernel {', '.join(where)} for {', '.join(found)}, before the chip's own" if found else None
 
 
 def _decompose_reason(name: str, base: str, has_uniops: bool) -> str:
     if not _C.tier_enabled("decompose"):
         return "switched off"
+    from torch_fl.ops import new_operator
+
+    if (new := new_operator.defined(name.partition(".")[0])) is not None:
+        return "the decomposition that was given with it" if "decomposition" in new.parts else "none"
     overloads = _overloads(name, base)
     if any(_dispatches(o, "CompositeImplicitAutograd") for o in overloads):
         return "ATen composes it of other operators"
@@ -137,5 +155,5 @@ def _library_reason(name: str) -> str:
 
     if not libraries.providers():
         return "none installed"
-    base = name.removeprefix("aten::").partition(".")[0]
+    base = name.partition(".")[0].partition("::")[2]
     return "provider has it" if any(libraries.resolve(o) for o in _overloads(name, base)) else "none has it"
