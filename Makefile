@@ -37,12 +37,14 @@ SOURCES := pyproject.toml $(shell find CMakeLists.txt cmake csrc include uniops 
 CORE_TEST_SOURCES := $(shell find tests/core -name '*.cpp' -o -name '*.c' -o -name '*.h' -o -name CMakeLists.txt)
 CHIP_TEST_SOURCES := $(shell find chips -path '*/tests/*' -name '*.c*')
 
-.PHONY: help demo test test-opencl test-opencl-intel test-programs build bench docs check-docs lint sanitize sdist clean distclean
+.PHONY: help demo test test-long litmus test-opencl test-opencl-intel test-programs build bench docs check-docs lint sanitize sdist clean distclean
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make demo      ResNet-50 on the reference chip, checked against the CPU (builds what is missing)"
 	@echo "make test      all tests (builds what is missing)"
+	@echo "make litmus    1,000 runs of the litmus programs under delays, and every mutant of them (LITMUS_RUNS=1000)"
+	@echo "make test-long what takes too long for each change: litmus"
 	@echo "make test-opencl        the OpenCL chip's tests in full, on the runtimes that are installed (PoCL)"
 	@echo "make test-opencl-intel  the same on Intel's CPU runtime, which it installs into build/ (about 1 GB)"
 	@echo "make build     only build and install into $(VENV)"
@@ -126,6 +128,17 @@ test: export POCL_CACHE_DIR := $(CACHE_DIR)/pocl
 test: $(STAMPS)/build $(STAMPS)/test test-programs
 	@mkdir -p $(TORCH_FL_HOME)
 	$(PY) -m pytest -q -n $(JOBS) --dist worksteal -p no:cacheprovider $(PYTEST_ARGS)
+
+# Programs that are right only if they wait, with queued work held up at random; then with each wait removed in turn.
+LITMUS_RUNS ?= 1000
+litmus: export TORCH_FL_HOME := $(HOME_DIR)/litmus
+litmus: export TORCH_FL_CHIPS := ninguang
+litmus: $(STAMPS)/build $(STAMPS)/test
+	@mkdir -p $(TORCH_FL_HOME)
+	$(PY) tests/litmus/run.py --runs $(LITMUS_RUNS)
+	$(PY) tests/litmus/mutate.py
+
+test-long: litmus
 
 test-opencl test-opencl-intel: export OMP_WAIT_POLICY := passive
 test-opencl test-opencl-intel: export FL_OPENCL_FULL := 1
