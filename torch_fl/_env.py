@@ -149,7 +149,8 @@ VARIABLES: dict[str, Variable] = {
                  "File that log lines are appended to. Not set: `logging.path` of the configuration file, else "
                  "standard error."),
         Variable("TORCH_FL_VERBOSE", "number", _parse_int(0, 3), 0,
-                 "1: prints the routing summary at exit. 2: also logs the allocator's arenas.", strict=False),
+                 "1: prints the routing summary at exit. 2: also logs each segment that the allocator takes or gives "
+                 "back, and each time it runs out of memory.", strict=False),
         Variable("TORCH_FL_SYNC_DEBUG", "switch", _parse_bool, False,
                  "Synchronises after every kernel, so that a failure names the operator that caused it.",
                  strict=False),

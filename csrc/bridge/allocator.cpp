@@ -1,9 +1,10 @@
-// Presents the core's caching allocators as one c10::DeviceAllocator, and the pinned host cache as a c10::Allocator.
+// Presents the core's caching allocators as one c10::DeviceAllocator.
 #include "bridge/allocator.h"
 
 #include <c10/core/CachingDeviceAllocator.h>
 
 #include "bridge/guard.h"
+#include "bridge/host_allocator.h"
 #include "core/error.h"
 #include "core/memory_report.h"
 
@@ -15,8 +16,6 @@ void free_block(void* context) {
   auto* block = static_cast<Block*>(context);
   block->device->allocator->free(block);
 }
-
-void free_host_block(void* context) { host_free(static_cast<HostBlock*>(context)); }
 
 void fill(c10::CachingAllocator::Stat& to, const AllocatorStats::Stat& from) {
   to.current = from.current;
@@ -63,7 +62,6 @@ class DeviceAllocatorProxy final : public c10::DeviceAllocator {
     if (!devices_opened()) return;
     for (int i = 0; i < device_count(); ++i)
       if (Device& d = fl::device(i); !d.lost()) d.allocator->empty_cache();  // a lost one has nothing to give back
-    host_empty_cache();
   }
   void recordStream(const c10::DataPtr& ptr, c10::Stream stream) override {
     if (ptr.get_context() == nullptr || ptr.get_deleter() != &free_block) return;
@@ -98,19 +96,6 @@ class DeviceAllocatorProxy final : public c10::DeviceAllocator {
   }
 };
 
-class PinnedAllocator final : public c10::Allocator {
- public:
-  c10::DataPtr allocate(size_t bytes) override {
-    const c10::Device cpu(c10::kCPU);
-    if (bytes == 0) return {nullptr, nullptr, &free_host_block, cpu};
-    void* address = nullptr;
-    HostBlock* block = host_allocate(bytes, current_device(), &address);
-    return {address, block, &free_host_block, cpu};
-  }
-  c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
-  void copy_data(void* dst, const void* src, std::size_t bytes) const override { default_copy_data(dst, src, bytes); }
-};
-
 DeviceAllocatorProxy& proxy() {
   static auto* p = new DeviceAllocatorProxy;
   return *p;
@@ -119,11 +104,10 @@ DeviceAllocatorProxy& proxy() {
 }  // namespace
 
 c10::Allocator* device_allocator() { return &proxy(); }
-c10::Allocator* pinned_allocator() {
-  static auto* p = new PinnedAllocator;
-  return p;
+void register_allocator() {
+  c10::SetAllocator(c10::kPrivateUse1, &proxy());
+  register_host_allocator();
 }
-void register_allocator() { c10::SetAllocator(c10::kPrivateUse1, &proxy()); }
 
 Block* block_of(const c10::DataPtr& ptr) {
   return ptr.get_deleter() == &free_block ? static_cast<Block*>(ptr.get_context()) : nullptr;

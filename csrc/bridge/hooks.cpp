@@ -31,7 +31,8 @@ struct Hooks final : public at::PrivateUse1HooksInterface {
   }
   const at::Generator& getDefaultGenerator(c10::DeviceIndex index) const override { return default_generator(index); }
   at::Generator getNewGenerator(c10::DeviceIndex index) const override { return make_generator(index); }
-  bool isPinnedPtr(const void* data) const override { return is_pinned(data); }
+  // Also where the chip cannot pin: PyTorch asks whether pin_memory() made it, and the copies keep its promises.
+  bool isPinnedPtr(const void* data) const override { return host_find(data) != nullptr; }
   c10::Allocator* getPinnedMemoryAllocator() const override { return pinned_allocator(); }
   at::Device getDeviceFromPtr(void*) const override {
     TORCH_CHECK_NOT_IMPLEMENTED(false,

@@ -32,9 +32,10 @@ CachingAllocator::CachingAllocator(Device& device)
       unit_(unit_of(device)),
       unit_shift_(__builtin_ctzll(unit_)),
       quick_limit_(std::min<uint64_t>(kSmallRequest, kQuickClasses * unit_)),
+      history_(device, ledger_),
       oversize_(device.spec->max_split_bytes != 0 ? device.spec->max_split_bytes : ~uint64_t{0}),
       heaps_(kMaxStreams),
-      source_(device, ledger_, oversize_) {}
+      source_(device, ledger_, history_, oversize_) {}
 
 // ---------------------------------------------------------------- allocate
 
@@ -44,6 +45,7 @@ Block* CachingAllocator::allocate(uint64_t bytes, Stream& stream) {
     raise(FL_STATUS_INVALID_ARGUMENT,
           "memory of " + device_label(device_) + " was asked for on a stream of " + device_label(*stream.device) + ".");
   }
+  const MemoryHistory::Call call(history_, StackLevel::State);
   if (bytes - 1 < kMostBytes) {
     std::lock_guard<SpinLock> lock(lock_);
     Heap* heap = heaps_[stream.id].get();
@@ -64,7 +66,7 @@ Block* CachingAllocator::allocate(uint64_t bytes, Stream& stream) {
     status = error.status;
     reason = error.what();
   }
-  if (reason.empty()) reason = out_of_memory_text(bytes);
+  if (reason.empty()) reason = out_of_memory_text(bytes, stream);
   raise(status, reason);
 }
 
@@ -86,6 +88,7 @@ Chunk* CachingAllocator::allocate_slow(uint64_t size, Stream& stream) {
 
 Chunk* CachingAllocator::retry_after_release(uint64_t size, Stream& stream, Heap& heap) {
   ++ledger_.num_alloc_retries;
+  history_.log("releasing the cache to retry", size, &stream);
   drain_fences();
   flush_quick(heap);
   flush_recent(heap);
@@ -180,6 +183,7 @@ Block* CachingAllocator::hand_out(Chunk* chunk, uint64_t bytes) {
   chunk->requested = bytes;
   ledger_.hand_out(chunk->small, static_cast<int64_t>(chunk->size), static_cast<int64_t>(bytes));
   if (__builtin_expect(chunk->size >= oversize_, 0)) ledger_.increase(Ledger::kOversizeAllocation, false, 1);
+  history_.note(MemoryAction::Alloc, chunk->ptr, bytes, chunk->stream);
   return chunk;
 }
 
@@ -189,7 +193,9 @@ void CachingAllocator::free(Block* block) noexcept {
   // In a forked child the lock may be held by a thread that is not here, and the memory is not ours.
   if (block == nullptr || in_bad_fork()) return;
   auto* chunk = static_cast<Chunk*>(block);
+  const MemoryHistory::Call call(history_, StackLevel::All);
   std::lock_guard<SpinLock> lock(lock_);
+  history_.note(MemoryAction::FreeRequested, chunk->ptr, chunk->requested, chunk->stream);
   ledger_.take_back(chunk->small, static_cast<int64_t>(chunk->size), static_cast<int64_t>(chunk->requested));
   if (__builtin_expect(chunk->size >= oversize_, 0)) ledger_.decrease(Ledger::kOversizeAllocation, false, 1);
   if (__builtin_expect(chunk->uses.empty(), 1)) {
@@ -200,6 +206,7 @@ void CachingAllocator::free(Block* block) noexcept {
 }
 
 void CachingAllocator::make_free(Chunk* chunk) {
+  history_.note(MemoryAction::FreeCompleted, chunk->ptr, chunk->requested, chunk->stream);
   Heap& heap = *heaps_[chunk->stream->id];
   chunk->state = Chunk::State::Quick;
   if (chunk->size <= quick_limit_) {

@@ -1,28 +1,11 @@
 // The slow side of the caching allocator: memory that waits for other streams, memory given back to the device,
 // statistics, and the text of an out-of-memory error.
 #include <algorithm>
-#include <cstdio>
 
 #include "caching_allocator.h"
+#include "memory_text.h"
 
 namespace fl {
-namespace {
-
-std::string bytes_text(uint64_t bytes) {
-  constexpr const char* kUnits[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
-  if (bytes < 1024) return std::to_string(bytes) + " bytes";
-  double value = static_cast<double>(bytes);
-  int unit = 0;
-  while (value >= 1024 && unit < 4) {
-    value /= 1024;
-    ++unit;
-  }
-  char text[64];
-  snprintf(text, sizeof text, "%.2f %s", value, kUnits[unit]);
-  return text;
-}
-
-}  // namespace
 
 // ---------------------------------------------------------------- fences
 
@@ -94,12 +77,14 @@ void CachingAllocator::collect_garbage(uint64_t wanted) {
     if (static_cast<const Segment*>(chunk->segment)->in_arena) continue;  // stays reserved
     oldest.push_back(chunk);
     reserved -= chunk->size;
+    history_.log("garbage collection gives back", chunk->size, chunk->stream);
   }
   release_segments(oldest);
 }
 
 void CachingAllocator::empty_cache() {
   check_usable(device_);
+  const MemoryHistory::Call call(history_, StackLevel::All);
   fl_status status = FL_STATUS_OK;
   std::string reason;
   try {
@@ -138,15 +123,28 @@ std::vector<SegmentInfo> CachingAllocator::snapshot() {
   std::vector<SegmentInfo> all;
   std::lock_guard<SpinLock> lock(lock_);
   for (const Segment* segment : segments_) {
-    SegmentInfo info{segment->begin, segment->bytes, segment->stream->id, {}};
+    SegmentInfo info;
+    info.address = segment->begin;
+    info.size = segment->bytes;
+    info.stream_id = segment->stream->id;
+    info.small = segment->small;
+    info.arena = segment->in_arena;
+    info.stack = history_.stack_of_segment(segment->begin);
     for (const auto* chunk = static_cast<const Chunk*>(segment->first); chunk != nullptr; chunk = chunk->next) {
-      const bool used = chunk->state == Chunk::State::Allocated || chunk->state == Chunk::State::Pending;
-      info.blocks.push_back({chunk->ptr, chunk->size, used ? chunk->requested : 0, used});
+      const bool pending = chunk->state == Chunk::State::Pending;
+      const bool used = pending || chunk->state == Chunk::State::Allocated;
+      info.blocks.push_back({chunk->ptr, chunk->size, used ? chunk->requested : 0, used, pending,
+                             used ? history_.stack_of(chunk->ptr) : nullptr});
     }
     all.push_back(std::move(info));
   }
   for (const auto& hole : source_.arena_holes()) {
-    all.push_back({hole.first, hole.second, 0, {{hole.first, hole.second, 0, false}}});
+    SegmentInfo info;
+    info.address = hole.first;
+    info.size = hole.second;
+    info.arena = true;
+    info.blocks.push_back({hole.first, hole.second, 0, false, false, nullptr});
+    all.push_back(std::move(info));
   }
   std::sort(all.begin(), all.end(), [](const SegmentInfo& a, const SegmentInfo& b) { return a.address < b.address; });
   return all;
@@ -169,12 +167,13 @@ fl_memory CachingAllocator::locate(void* address) {
             "the tensor to the device instead.");
 }
 
-std::string CachingAllocator::out_of_memory_text(uint64_t bytes) {
+std::string CachingAllocator::out_of_memory_text(uint64_t bytes, const Stream& stream) {
   uint64_t free = 0, total = device_.total_memory;
   const bool told = device_.adapter->memory_info(device_.ordinal, &free, &total) == FL_STATUS_OK;
   uint64_t largest = 0, allocated = 0, reserved = 0;
   {
     std::lock_guard<SpinLock> lock(lock_);
+    history_.note_out_of_memory(bytes, free, stream);
     allocated = static_cast<uint64_t>(ledger_.current(Ledger::kAllocatedBytes));
     reserved = source_.reserved();
     largest = source_.largest_arena_hole();
@@ -185,6 +184,7 @@ std::string CachingAllocator::out_of_memory_text(uint64_t bytes) {
       }
     }
   }
+  observe_out_of_memory(device_.index, bytes, allocated, free);
   std::string text = device_label(device_) + " is out of memory. Tried to allocate " + bytes_text(bytes) + "; " +
                      bytes_text(allocated) + " is allocated and " + bytes_text(reserved) +
                      " reserved by this process, ";

@@ -11,6 +11,7 @@
 #include "allocator.h"
 #include "fence.h"
 #include "ledger.h"
+#include "memory_history.h"
 #include "segment.h"
 
 namespace fl {
@@ -100,13 +101,14 @@ class CachingAllocator final : public Allocator {
   void recycle_chunk(Chunk* chunk);
   void note_split_free(const Chunk* chunk);
   void note_split_used(const Chunk* chunk);
-  std::string out_of_memory_text(uint64_t bytes);
+  std::string out_of_memory_text(uint64_t bytes, const Stream& stream);
 
   Device& device_;
   SpinLock lock_;
   uint64_t unit_;  // block sizes are multiples of it; a power of two
   int unit_shift_;
   uint64_t quick_limit_;                      // largest size with a quick list
+  MemoryHistory history_;
   uint64_t oversize_;                         // blocks from here up are counted as such
   std::vector<std::unique_ptr<Heap>> heaps_;  // by stream id
   std::set<Segment*> segments_;

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include <algorithm>
+#include <chrono>
 #include <map>
 #include <mutex>
 #include <shared_mutex>
@@ -11,6 +12,7 @@
 #include "allocator.h"
 #include "fence.h"
 #include "internal.h"
+#include "memory_report.h"
 
 namespace fl {
 
@@ -27,6 +29,7 @@ namespace {
 
 struct HostCache {
   std::mutex mutex;                                                  // all but `live`
+  HostMemoryStats stats;
   std::map<std::pair<int, uint64_t>, std::vector<HostBlock*>> idle;  // by device and size
   FenceQueues<HostBlock> fences;
 
@@ -49,10 +52,43 @@ uint64_t size_class(uint64_t bytes) {
   return (bytes + step - 1) / step * step;
 }
 
-void make_idle(HostCache& all, HostBlock* block) { all.idle[{block->device, block->size}].push_back(block); }
+void increase(MemoryStat& stat, uint64_t amount) {
+  stat.current += static_cast<int64_t>(amount);
+  stat.peak = std::max(stat.peak, stat.current);
+  stat.allocated += static_cast<int64_t>(amount);
+}
 
-// Under the mutex. FL_STATUS_OUT_OF_MEMORY: may succeed after idle blocks are given back.
-fl_status obtain(Device& device, HostBlock& block) {
+void decrease(MemoryStat& stat, uint64_t amount) {
+  stat.current -= static_cast<int64_t>(amount);
+  stat.freed += static_cast<int64_t>(amount);
+}
+
+// Adds the time of its scope.
+class Timed {
+ public:
+  explicit Timed(HostMemoryStats::Duration& into) : into_(into), begin_(std::chrono::steady_clock::now()) {}
+  ~Timed() {
+    const int64_t us =
+        std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - begin_).count();
+    into_.total += us;
+    into_.max = std::max(into_.max, us);
+    into_.min = into_.count == 0 ? us : std::min(into_.min, us);
+    ++into_.count;
+  }
+
+ private:
+  HostMemoryStats::Duration& into_;
+  std::chrono::steady_clock::time_point begin_;
+};
+
+void make_idle(HostCache& all, HostBlock* block) {
+  all.idle[{block->device, block->size}].push_back(block);
+  decrease(all.stats.active_requests, 1);
+  decrease(all.stats.active_bytes, block->size);
+}
+
+// FL_STATUS_OUT_OF_MEMORY: may succeed after idle blocks are given back.
+fl_status ask(Device& device, HostBlock& block) {
   const fl_adapter* adapter = device.adapter;
   if (!FL_HAS(adapter, host_alloc)) {
     return posix_memalign(&block.address, 4096, block.size) == 0 ? FL_STATUS_OK : FL_STATUS_OUT_OF_MEMORY;
@@ -64,7 +100,22 @@ fl_status obtain(Device& device, HostBlock& block) {
   raise_status(*adapter, device.index, status, what.c_str());
 }
 
-void give_back(HostBlock* block) {
+// Under the mutex.
+fl_status obtain(HostCache& all, Device& device, HostBlock& block) {
+  const Timed timed(all.stats.alloc_time);
+  const fl_status status = ask(device, block);
+  if (status != FL_STATUS_OK) return status;
+  ++all.stats.num_host_alloc;
+  increase(all.stats.allocations, 1);
+  increase(all.stats.allocated_bytes, block.size);
+  return status;
+}
+
+void give_back(HostCache& all, HostBlock* block) {
+  const Timed timed(all.stats.free_time);
+  ++all.stats.num_host_free;
+  decrease(all.stats.allocations, 1);
+  decrease(all.stats.allocated_bytes, block->size);
   Device* device = find_device(block->device);
   if (!block->pinned) {
     ::free(block->address);
@@ -77,7 +128,7 @@ void give_back(HostBlock* block) {
 void give_back_idle(HostCache& all) {
   for (auto& list : all.idle) {
     for (HostBlock* block : list.second)
-      give_back(block);
+      give_back(all, block);
   }
   all.idle.clear();
 }
@@ -97,11 +148,11 @@ HostBlock* take(HostCache& all, Device& device, uint64_t size) {
   auto block = std::make_unique<HostBlock>();
   block->size = size;
   block->device = device.index;
-  if (obtain(device, *block) == FL_STATUS_OK) return block.release();
+  if (obtain(all, device, *block) == FL_STATUS_OK) return block.release();
   all.fences.drain(done, failure);
   give_back_idle(all);
   if (failure) std::rethrow_exception(failure);
-  return obtain(device, *block) == FL_STATUS_OK ? block.release() : nullptr;
+  return obtain(all, device, *block) == FL_STATUS_OK ? block.release() : nullptr;
 }
 
 // The block whose range holds the address. Under live_mutex.
@@ -128,6 +179,10 @@ HostBlock* host_allocate(uint64_t bytes, int index, void** out_address) {
     std::lock_guard<std::mutex> lock(all.mutex);
     constexpr uint64_t kMost = uint64_t{1} << 46;
     if (bytes <= kMost) block = take(all, target, size_class(std::max<uint64_t>(bytes, 1)));
+    if (block != nullptr) {
+      increase(all.stats.active_requests, 1);
+      increase(all.stats.active_bytes, block->size);
+    }
   } catch (const Error& error) {
     status = error.status;
     reason = error.what();
@@ -178,6 +233,30 @@ HostBlock* host_find(const void* address) noexcept {
 bool is_pinned(const void* address) noexcept {
   const HostBlock* block = host_find(address);
   return block != nullptr && block->pinned;
+}
+
+HostMemoryStats host_memory_stats() {
+  std::lock_guard<std::mutex> lock(cache().mutex);
+  return cache().stats;
+}
+
+void reset_accumulated_host_memory_stats() {
+  std::lock_guard<std::mutex> lock(cache().mutex);
+  HostMemoryStats& stats = cache().stats;
+  for (MemoryStat* stat : {&stats.active_requests, &stats.active_bytes, &stats.allocations, &stats.allocated_bytes})
+    stat->allocated = stat->freed = 0;
+  for (HostMemoryStats::Duration* time : {&stats.alloc_time, &stats.free_time})
+    time->total = time->count = 0;
+  stats.num_host_alloc = stats.num_host_free = 0;
+}
+
+void reset_peak_host_memory_stats() {
+  std::lock_guard<std::mutex> lock(cache().mutex);
+  HostMemoryStats& stats = cache().stats;
+  for (MemoryStat* stat : {&stats.active_requests, &stats.active_bytes, &stats.allocations, &stats.allocated_bytes})
+    stat->peak = stat->current;
+  for (HostMemoryStats::Duration* time : {&stats.alloc_time, &stats.free_time})
+    time->max = time->min = 0;
 }
 
 void host_empty_cache() {

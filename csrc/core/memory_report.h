@@ -2,6 +2,7 @@
 // which every operator includes.
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 namespace fl {
@@ -22,9 +23,33 @@ struct AllocatorStats : PoolStats {  // of both pools together
 };
 
 struct SegmentInfo {
-  void* address; uint64_t size; int64_t stream_id;
-  struct BlockInfo { void* address; uint64_t size, requested; bool allocated; };
+  struct BlockInfo {
+    void* address;
+    uint64_t size, requested;
+    bool allocated;  // in use: by a tensor, or
+    bool pending;    // freed, and waiting for another stream
+    std::shared_ptr<void> stack;  // of who allocated it; see memory_history.h
+  };
+  void* address = nullptr;
+  uint64_t size = 0;
+  int64_t stream_id = 0;
+  bool small = false;
+  bool arena = false;       // the profile's preallocation, or a part of it
+  bool expandable = false;  // of address space that memory is mapped into
   std::vector<BlockInfo> blocks;
+  std::shared_ptr<void> stack;
 };
+
+// The cache of pinned host memory, of all devices together; what each means: at::HostStats.
+struct HostMemoryStats {
+  struct Duration { int64_t total = 0, max = 0, min = 0, count = 0; };  // microseconds
+  MemoryStat active_requests, active_bytes;  // handed out, until work that was queued with it has passed
+  MemoryStat allocations, allocated_bytes;   // cached ones too
+  Duration alloc_time, free_time;            // in the adapter
+  int64_t num_host_alloc = 0, num_host_free = 0;
+};
+HostMemoryStats host_memory_stats();
+void reset_accumulated_host_memory_stats();
+void reset_peak_host_memory_stats();
 
 }  // namespace fl

@@ -96,6 +96,7 @@ void SegmentSource::preallocate() {
   for (; wanted >= kLeast; wanted /= 2) {
     if (!take(wanted & ~uint64_t{kLeast - 1}, false, arena_)) continue;
     holes_[arena_.begin] = arena_.bytes;
+    history_.note(MemoryAction::SegmentAlloc, arena_.begin, arena_.bytes, nullptr);
     return;
   }
 }
@@ -120,6 +121,7 @@ bool SegmentSource::carve(uint64_t bytes, Segment& segment) {
 void SegmentSource::release_idle_arena() {
   if (arena_.bytes == 0 || holes_.size() != 1 || holes_.begin()->second != arena_.bytes) return;
   give_back(arena_);
+  history_.note(MemoryAction::SegmentFree, arena_.begin, arena_.bytes, nullptr);
   arena_ = DeviceMemory{};
   holes_.clear();
 }
@@ -146,6 +148,7 @@ Segment* SegmentSource::reserve(uint64_t bytes, Stream& stream, bool small) {
     segment->begin = segment->own.begin;
     segment->bytes = bytes;
     segment->base = segment->own.base;
+    history_.note(MemoryAction::SegmentAlloc, segment->begin, bytes, &stream);
   }
   return segment.release();
 }
@@ -171,6 +174,7 @@ void SegmentSource::release(Segment* segment) {
     holes_[begin] = bytes;
   } else {
     give_back(segment->own);
+    history_.note(MemoryAction::SegmentFree, segment->begin, segment->bytes, segment->stream);
   }
   delete segment;
 }

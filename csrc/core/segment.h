@@ -10,6 +10,7 @@
 #include "allocator.h"
 #include "internal.h"
 #include "ledger.h"
+#include "memory_history.h"
 
 namespace fl {
 
@@ -45,8 +46,8 @@ struct Segment {
 class SegmentSource {
  public:
   // Segments of `oversize` bytes and more are counted as such.
-  SegmentSource(Device& device, Ledger& ledger, uint64_t oversize)
-      : device_(device), ledger_(ledger), oversize_(oversize), limit_(device.total_memory) {}
+  SegmentSource(Device& device, Ledger& ledger, MemoryHistory& history, uint64_t oversize)
+      : device_(device), ledger_(ledger), history_(history), oversize_(oversize), limit_(device.total_memory) {}
 
   // Takes the profile's preallocation from the device, or as much of it as fits. Later calls do nothing.
   void preallocate();
@@ -76,6 +77,7 @@ class SegmentSource {
 
   Device& device_;
   Ledger& ledger_;
+  MemoryHistory& history_;
   const uint64_t oversize_;
   std::atomic<uint64_t> limit_;
   uint64_t reserved_ = 0;

@@ -4,6 +4,7 @@
 
 namespace fl::python {
 void bind_memory(py::module& m);
+void bind_memory_history(py::module& m);
 void bind_routing(py::module& m);
 void bind_user_kernels(py::module& m);
 void bind_distributed(py::module& m);

@@ -251,6 +251,7 @@ PYBIND11_MODULE(_C, m) {
   python::bind_devices(m);
   python::bind_streams(m);
   python::bind_memory(m);
+  python::bind_memory_history(m);
   python::bind_routing(m);
   python::bind_user_kernels(m);
   python::bind_distributed(m);

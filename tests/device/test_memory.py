@@ -26,7 +26,11 @@ def test_statistics_follow_tensors() -> None:
     assert torch.accelerator.memory_allocated(DEVICE) == torch.fl.memory_allocated(DEVICE)
     stats = torch.fl.memory_stats(DEVICE)
     assert stats["allocated_bytes.all.current"] == torch.fl.memory_allocated(DEVICE)
-    assert "allocated_bytes" in torch.fl.memory_summary(DEVICE)
+    summary = torch.fl.memory_summary(DEVICE)
+    (row,) = [line for line in summary.splitlines() if "Allocated memory" in line]
+    assert int(row.split("|")[3].split()[0]) == torch.fl.max_memory_allocated(DEVICE) >> 10
+    assert {len(line) for line in summary.splitlines()} == {77} and "small pool" in summary
+    assert "small pool" not in torch.fl.memory_summary(DEVICE, abbreviated=True)
     del x
     assert torch.fl.memory_allocated(DEVICE) == base
     torch.fl.empty_cache()

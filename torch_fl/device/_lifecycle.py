@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import time
 
 from torch_fl import _C
@@ -15,10 +16,12 @@ def install() -> None:
 
 
 def _discover() -> list[dict]:
-    from torch_fl import _logging, routing
+    from torch_fl import _env, _logging, routing
     from torch_fl.profile.adapters import discover
 
     _logging.configure()
+    if _env.get("TORCH_FL_VERBOSE") >= 2:
+        _C.set_memory_log(logging.getLogger("torch_fl.memory").info)
     specs = discover()
     routing._apply_configuration()
     return specs
