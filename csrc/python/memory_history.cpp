@@ -4,7 +4,11 @@
 #include <torch/csrc/profiler/combined_traceback.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <algorithm>
 #include <chrono>
+#include <deque>
+#include <mutex>
+#include <unordered_map>
 
 #include "core/allocator.h"
 #include "core/internal.h"
@@ -68,7 +72,8 @@ struct Annotation {
 };
 struct Annotations {
   std::mutex mutex;
-  std::vector<Annotation> all;
+  std::deque<Annotation> all;
+  uint64_t most = 0;  // kept; 0: off
   at::CallbackHandle handle = 0;
 };
 Annotations& annotations() {
@@ -80,17 +85,20 @@ void annotate(const at::RecordFunction& function, const char* stage) {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   Annotations& all = annotations();
   std::lock_guard<std::mutex> lock(all.mutex);
+  if (all.most == 0) return;
+  if (all.all.size() >= all.most) all.all.pop_front();
   all.all.push_back({function.name(), stage, current_device(),
                      std::chrono::duration_cast<std::chrono::microseconds>(now).count()});
 }
 
-void record_annotations(bool on, bool all_threads) {
+void record_annotations(uint64_t most, bool all_threads) {
   Annotations& all = annotations();
   if (all.handle != 0) at::removeCallback(all.handle);
   all.handle = 0;
   std::lock_guard<std::mutex> lock(all.mutex);
   all.all.clear();
-  if (!on) return;
+  all.most = most;
+  if (most == 0) return;
   auto callback = at::RecordFunctionCallback(
                       [](const at::RecordFunction& f) -> std::unique_ptr<at::ObserverContext> {
                         annotate(f, "START");
@@ -285,7 +293,7 @@ void bind_memory_history(py::module& m) {
           py::gil_scoped_release no_gil;
           record_memory_history(options);
         }
-        record_annotations(enabled && events, all_threads);
+        record_annotations(enabled && events ? max_events : 0, all_threads);
         torch::freeDeadCapturedTracebackFrames();
       },
       py::arg("enabled"), py::arg("events"), py::arg("stacks"), py::arg("cpp_frames"), py::arg("max_events"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import sys
 import threading
@@ -89,6 +90,107 @@ def test_the_viewer_reads_the_file(tmp_path: Path) -> None:
     assert line.startswith("stream_0;active_allocated;") and "_make_weights" in line
     assert any("torch" in f["filename"] or "::" in f["name"] for f in _block(snapshot, x)["frames"])  # C++ too
     assert "active_allocated" in _memory_viz.segments(snapshot, format_flamegraph=lambda lines: lines)
+
+
+class _Ranges:
+    """Parts of address space."""
+
+    def __init__(self, ranges: list[tuple[int, int]]) -> None:
+        self.ranges = ranges
+        self.join()
+
+    def join(self) -> None:
+        joined: list[tuple[int, int]] = []
+        for begin, end in sorted(self.ranges):
+            if joined and joined[-1][1] == begin:
+                begin = joined.pop()[0]
+            assert not joined or joined[-1][1] < begin, "two segments overlap"
+            joined.append((begin, end))
+        self.ranges = joined
+
+    def holds(self, begin: int, end: int) -> bool:
+        return any(a <= begin and end <= b for a, b in self.ranges)
+
+    def add(self, begin: int, end: int) -> None:
+        self.ranges.append((begin, end))
+        self.join()
+
+    def remove(self, begin: int, end: int) -> None:
+        ((a, b),) = [(a, b) for a, b in self.ranges if a <= begin and end <= b]
+        self.ranges.remove((a, b))
+        self.ranges += [part for part in ((a, begin), (end, b)) if part[0] < part[1]]
+
+
+def _state(snapshot: dict) -> tuple[_Ranges, dict[int, int]]:
+    mine = [s for s in snapshot["segments"] if s["device"] == DEVICE.index]
+    blocks = {b["address"]: b["requested_size"] for s in mine for b in s["blocks"] if b["state"] != "inactive"}
+    return _Ranges([(s["address"], s["address"] + s["total_size"]) for s in mine]), blocks
+
+
+def _undo(snapshot: dict) -> tuple[_Ranges, dict[int, int]]:
+    """Goes back in time from the snapshot, event by event, as the viewer does; each must fit what is there."""
+    segments, blocks = _state(snapshot)
+    for event in reversed(_events(snapshot)):
+        begin, size = event.get("addr", 0), event["size"]
+        match event["action"]:
+            case "alloc":
+                assert blocks.pop(begin) == size and segments.holds(begin, begin + size), event
+            case "free_requested":
+                assert blocks[begin] == size, event
+            case "free_completed":
+                assert begin not in blocks and segments.holds(begin, begin + size), event
+                blocks[begin] = size
+            case "segment_alloc" | "segment_map":
+                segments.remove(begin, begin + size)
+                assert all(segments.holds(a, a + s) for a, s in blocks.items()), event
+            case "segment_free" | "segment_unmap":
+                segments.add(begin, begin + size)
+    return segments, blocks
+
+
+def test_events_lead_back_to_the_beginning() -> None:
+    kept = [torch.empty(2 * MB, dtype=torch.uint8, device=DEVICE)]
+    memory._record_memory_history(context=None, max_entries=100_000)
+    before_segments, before_blocks = _state(memory._snapshot())
+    side = torch.fl.Stream(DEVICE)
+    random = torch.Generator().manual_seed(0)
+    for step in range(400):
+        size = int(10 ** (2 + 5.5 * torch.rand((), generator=random).item()))
+        with torch.fl.stream(side if step % 3 == 0 else torch.fl.default_stream(DEVICE)):
+            kept.append(torch.empty(size, dtype=torch.uint8, device=DEVICE))
+            if step % 5 == 0:
+                kept[-1].record_stream(torch.fl.default_stream(DEVICE))
+        if len(kept) > 20:
+            del kept[int(torch.randint(1, len(kept), (), generator=random))]
+        if step % 100 == 99:
+            torch.fl.empty_cache()
+    snapshot = memory._snapshot()
+    assert {"alloc", "free_completed"} < {e["action"] for e in _events(snapshot)}
+    segments, blocks = _undo(snapshot)
+    assert blocks == before_blocks and segments.ranges == before_segments.ranges
+
+
+def test_events_of_a_preallocated_arena_lead_back(run_python, tmp_path: Path) -> None:
+    profile = json.loads((Path(__file__).parents[2] / "chips/ninguang/profile.json").read_text())
+    profile["memory_pool"]["prealloc_mb"] = 64
+    profile["adapter"] = "ninguang"
+    (tmp_path / "arena.json").write_text(json.dumps(profile))
+    run_python(f"""
+        import torch, torch_fl
+        from test_memory_history import DEVICE, _events, _state, _undo, memory
+        torch.fl.memory._record_memory_history(context=None)
+        torch_fl.register_device({str(tmp_path / "arena.json")!r})
+        kept = []
+        for step in range(60):
+            kept.append(torch.empty((step % 7 + 1) << 20, dtype=torch.uint8, device=DEVICE))
+            if len(kept) > 8: del kept[step % 8]
+            if step % 20 == 19: torch.fl.empty_cache()
+        snapshot = memory._snapshot()
+        assert _events(snapshot, "segment_alloc", "segment_map")[0]["size"] == 64 << 20
+        assert sum(s["total_size"] for s in snapshot["segments"]) == torch.fl.memory_reserved(DEVICE)
+        segments, blocks = _undo(snapshot)
+        assert segments.ranges == [] and blocks == {{}}
+    """, TORCH_FL_CHIPS=str(tmp_path / "arena.json"))
 
 
 def test_the_state_alone() -> None:

@@ -35,6 +35,8 @@ def _quiesce() -> None:
     """
     if not _C.devices_opened() or _C.in_bad_fork():
         return
+    _C.set_memory_log(None)  # nothing of ours may ask for the interpreter while it ends
+    _C.set_out_of_memory_observer(None)
     for index in range(_C.device_count()):
         try:
             _C.synchronize(index)
