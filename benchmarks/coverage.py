@@ -1,6 +1,6 @@
 """Operator coverage by PyTorch's OpInfo database: how many entries are right, with and without the CPU tier.
 
-    python benchmarks/coverage.py [--device CHIP] [--json] [--write] [--ops NAME ...]
+    python benchmarks/coverage.py [--device CHIP | --profile FILE] [--json] [--write] [--ops NAME ...]
 
 An entry passes if forward, backward, in-place, out= and non-contiguous inputs all give what the CPU gives.
 """
@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -58,17 +59,36 @@ def table(summary: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def emulate(profile: Path, folder: Path) -> str:
+    """Make the chip of a profile known to this process and its workers; return its name."""
+    import msgspec
+
+    from torch_fl.profile import adapters, loader, registry
+
+    loaded = loader.load(profile)
+    (folder / adapters.PROFILE_FILE).write_text(
+        registry.render(msgspec.structs.replace(loaded, adapter=str(adapters.locate(loaded, profile)))))
+    os.environ["TORCH_FL_ADAPTER_PATH"] = str(folder)
+    return loaded.device_name
+
+
 def main() -> int:
     """Run and print; the exit status tells only whether it ran."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--device", metavar="CHIP", help="a chip, whose first device is used, or a device (fl:2)")
+    parser.add_argument("--profile", type=Path, help="a chip_profile.json of a chip to emulate; it is not registered")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     parser.add_argument("--write", action="store_true", help="write docs/coverage.md")
     parser.add_argument("--ops", nargs="*", help="only these entries")
     parser.add_argument("--processes", type=int, default=2)
     arguments = parser.parse_args()
-    if arguments.device and arguments.write:
-        parser.error("docs/coverage.md is the reference chip's: --write goes without --device")
+    if (arguments.device or arguments.profile) and arguments.write:
+        parser.error("docs/coverage.md is the reference chip's: --write goes without --device and --profile")
+    if arguments.device and arguments.profile:
+        parser.error("--device and --profile exclude each other")
+    folder = tempfile.TemporaryDirectory()
+    if arguments.profile:
+        arguments.device = emulate(arguments.profile, Path(folder.name))
     if arguments.device:  # read when the modules below are imported, here and in the workers
         place = arguments.device if ":" in arguments.device else "fl:0"
         os.environ["FL_TEST_DEVICE"] = place

@@ -84,10 +84,12 @@ class CpuCall {
     for (const auto& [from, to] : seen_)
       if (from.is_same(t)) return to;
     at::Tensor host;
-    if (unified_ && t.device() == device_ && t.layout() == c10::kStrided && !t.is_conj() && !t.is_neg()) {
+    const bool plain = t.layout() == c10::kStrided && !t.is_conj() && !t.is_neg();
+    if (plain && unified_ && t.device() == device_ && !(only_written_ && !t.is_contiguous())) {
       host = host_alias(t);
-    } else if (only_written_ && t.layout() == c10::kStrided && !t.is_conj() && !t.is_neg()) {
-      host = at::empty_strided(t.sizes(), t.strides(), t.options().device(at::kCPU));
+    } else if (plain && only_written_) {
+      // Dense: some of the CPU's kernels (gelu.out) leave a strided out= as it was.
+      host = at::empty(t.sizes(), t.options().device(at::kCPU));
     } else {
       host = t.to(at::kCPU);
       bytes_ += static_cast<uint64_t>(t.numel()) * t.itemsize();

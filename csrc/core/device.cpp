@@ -7,6 +7,7 @@
 #include "allocator.h"
 #include "counters.h"
 #include "device_choice.h"
+#include "emulation.h"
 #include "internal.h"
 #include "stream_pool.h"
 
@@ -93,8 +94,9 @@ std::unique_ptr<Device> make_device(const fl_adapter& adapter, const Found& foun
   auto device = std::make_unique<Device>(uniop_count());
   device->index = index;
   device->ordinal = found.ordinal;
-  device->adapter = &adapter;
-  device->capabilities = found.properties.capabilities;
+  const Declared says = declared(*spec);
+  device->adapter = &emulated_table(adapter, says);
+  device->capabilities = emulated_capabilities(found.properties.capabilities, says, *spec);
   device->total_memory = memory_of(adapter, found, *spec);
   device->alignment = power_of_two_at_least(std::max<uint64_t>(found.properties.alignment, spec->alignment));
   device->max_allocation = found.properties.max_allocation;

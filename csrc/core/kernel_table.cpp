@@ -45,6 +45,18 @@ bool profile_allows(const AdapterSpec& spec, const char* uniop, DType in, DType 
   return is_mask_or_index(out) || contains(allowed, dtype_name(out));
 }
 
+// The narrower of the adapter's word and the profile's. What the profile says of an operator stands instead of what it
+// says of the chip.
+void constrain(fl_kernel& kernel, const AdapterSpec& spec, const char* uniop) {
+  const auto own = spec.op_constraints.find(uniop);
+  const Constraints& more = own != spec.op_constraints.end() ? own->second : spec.constraints;
+  const auto least = [](auto a, auto b) { return a == 0 || (b != 0 && b < a) ? b : a; };  // 0: any
+  kernel.flags |= more.flags;
+  kernel.max_ndim = least(kernel.max_ndim, more.max_ndim);
+  kernel.max_numel = least(kernel.max_numel, more.max_numel);
+  kernel.alignment = std::max(kernel.alignment, more.alignment);
+}
+
 int uniop_by_name(const std::string& name) {
   for (int id = 0; id < uniop_count(); ++id) {
     const char* known = uniop_name(id);
@@ -122,6 +134,7 @@ const Kernel* ask_adapter(const Device& device, int uniop, DType in, DType out) 
     const size_t known = kernel->k.struct_size;
     std::fill(reinterpret_cast<char*>(&kernel->k) + known, reinterpret_cast<char*>(&kernel->k + 1), '\0');
   }
+  constrain(kernel->k, *device.spec, name);
   return kernel;
 }
 

@@ -11,6 +11,7 @@
 #include "core/allocator.h"
 #include "core/counters.h"
 #include "core/device.h"
+#include "core/emulation.h"
 #include "core/error.h"
 #include "core/stream.h"
 #include "python/bindings.h"
@@ -72,8 +73,37 @@ py::dict device_info(int index) {
   return out;
 }
 
+Constraints to_constraints(const py::handle& given) {
+  Constraints result;
+  for (const auto& [key, value] : py::cast<std::map<std::string, int64_t>>(given)) {
+    if (key == "contiguous")
+      result.flags |= value ? FL_KERNEL_CONTIGUOUS : 0u;
+    else if (key == "no_broadcast")
+      result.flags |= value ? FL_KERNEL_NO_BROADCAST : 0u;
+    else if (key == "no_immediate")
+      result.flags |= value ? FL_KERNEL_NO_IMMEDIATE : 0u;
+    else if (key == "max_ndim")
+      result.max_ndim = static_cast<int32_t>(value);
+    else if (key == "alignment")
+      result.alignment = static_cast<uint32_t>(value);
+    else if (key == "max_numel")
+      result.max_numel = static_cast<uint64_t>(value);
+    else
+      throw py::key_error("unknown constraint: " + key);
+  }
+  return result;
+}
+
+Declared::Sync sync_by_name(const std::string& name) {
+  if (name == "event") return Declared::Sync::Event;
+  if (name == "stream") return Declared::Sync::Stream;
+  if (name == "device") return Declared::Sync::Device;
+  throw py::value_error("unknown sync_primitive '" + name + "': event, stream or device");
+}
+
 AdapterSpec to_spec(const py::dict& dict) {
   AdapterSpec spec;
+  Declared says;
   for (const auto& [key, value] : dict) {
     const auto name = py::cast<std::string>(key);
     if (name == "path")
@@ -100,6 +130,15 @@ AdapterSpec to_spec(const py::dict& dict) {
       spec.match = py::cast<std::map<std::string, std::string>>(value);
     else if (name == "options")
       spec.options = py::cast<std::map<std::string, std::string>>(value);
+    else if (name == "constraints")
+      spec.constraints = to_constraints(value);
+    else if (name == "op_constraints")
+      for (const auto& [uniop, given] : py::cast<std::map<std::string, py::object>>(value))
+        spec.op_constraints.emplace(uniop, to_constraints(given));
+    else if (name == "sync_primitive")
+      says.sync_primitive = sync_by_name(py::cast<std::string>(value));
+    else if (name == "unified_memory")
+      says.unified_memory = py::cast<bool>(value);
     else if (name == "cache_dir")
       spec.cache_dir = py::cast<std::string>(value);
     else if (name == "cache_max_mb")
@@ -121,6 +160,7 @@ AdapterSpec to_spec(const py::dict& dict) {
     else
       throw py::key_error("unknown adapter spec field: " + name);
   }
+  declare(spec.path, spec.device_name, says);
   return spec;
 }
 
@@ -157,6 +197,24 @@ py::dict open_adapter_info(const std::string& path) {
   out["version"] = std::string(a->version ? a->version : "");
   out["abi"] = std::to_string(a->abi_major) + "." + std::to_string(a->abi_minor);
   return out;
+}
+
+// Which options of a profile the library does not take, and why: [(key, reason)]. Opens no device.
+std::vector<std::pair<std::string, std::string>> refused_options(const std::string& path,
+                                                                 const std::map<std::string, std::string>& options) {
+  const fl_adapter* a = open_adapter(path);
+  std::vector<std::pair<std::string, std::string>> refused;
+  for (const auto& [key, value] : options) {
+    const fl_status status =
+        FL_HAS(a, configure) ? a->configure(key.c_str(), value.c_str()) : static_cast<fl_status>(FL_STATUS_UNIMPLEMENTED);
+    if (status == FL_STATUS_OK) continue;
+    const fl_error* words = a->last_error();
+    refused.emplace_back(key, !FL_HAS(a, configure)               ? "it has no options at all"
+                              : status == FL_STATUS_UNIMPLEMENTED ? "it has no option of this name"
+                              : words != nullptr && words->message != nullptr ? words->message
+                                                                              : "it does not take this value");
+  }
+  return refused;
 }
 
 // Everything a chip has, asked kernel by kernel: [(uniop, in, out)].
@@ -214,6 +272,7 @@ void bind_devices(py::module& m) {
     return out;
   });
   m.def("open_adapter", &open_adapter_info);
+  m.def("refused_options", &refused_options);
   m.def("adapter_kernels", &adapter_kernels);
   m.def("has_kernel", [](int index, const std::string& uniop, const std::string& in, const std::string& out) {
     const auto names = bridge::uniop_names();

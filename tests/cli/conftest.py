@@ -87,6 +87,8 @@ class FakeCore:
     def add_adapter(self, spec):
         self.devices = self.devices or []
         self.open_adapter(spec["path"])
+        if spec in self.devices:
+            return [self.devices.index(spec)]
         self.devices.append(spec)
         return [len(self.devices) - 1]
 
@@ -110,6 +112,10 @@ class FakeCore:
 
     def adapter_kernels(self, path, ordinal):
         return self.kernels
+
+    def refused_options(self, path, options):
+        self.open_adapter(path)
+        return [(key, "it has no option of this name") for key in options if key == "frobnicate"]
 
 
 @pytest.fixture

@@ -231,6 +231,42 @@ def test_explain(fl, core, profile_file):
     assert answer.code == 1 and "did you mean" in answer.err
 
 
+def test_explain_on_one_chip(fl, core, profile_file):
+    fl("register-device", "--profile", profile_file("acme", native_ops=[{"op": "add"}]))
+    fl("register-device", "--profile", profile_file("beta"))
+    for name, chip in (("beta", "beta"), ("acme", "acme"), ("fl:1", "beta"), ("fl:0", "acme"), ("beta:0", "beta")):
+        (entry,) = fl("explain", "aten::gelu", "--device", name, "--json").json["devices"]
+        assert entry["chip"] == chip and (entry["routes"][0]["tier"] == "native") == (chip == "beta")
+    for name in ("fl:7", "beta:1", "nosuch"):
+        answer = fl("explain", "aten::gelu", "--device", name)
+        assert answer.code == 1 and name in answer.err
+
+
+def test_mistakes_with_profiles_are_told(fl, profile_file, tmp_path):
+    profile = profile_file("acme")
+    for words, told in ((("--profile", "none.json"), "none.json"),
+                        (("--profile", profile, "--model", "model.py:run"), "model.py"),
+                        (("--profile", profile, "--model", "json:nothing"), "no function nothing"),
+                        (("--profile", profile, "--model", "train"), "name a function")):
+        answer = fl("ops", *words)
+        assert answer.code == 1 and told in answer.err
+    assert fl("ops", "--profile", profile, "--device", "acme").code == 2
+    assert fl("ops", "--model", "model.py:run").code == 2
+
+
+def test_options_are_asked_of_the_adapter(fl, core, profile_file):
+    assert fl("register-device", "--profile", profile_file("acme", options={"tile": 4})).code == 0
+    profile = profile_file("beta", options={"tile": 4, "frobnicate": True})
+    for extra in ((), ("--check",)):
+        answer = fl("register-device", "--profile", profile, *extra)
+        assert answer.code == 1 and "frobnicate=true: it has no option of this name" in answer.err
+        assert "tile" not in answer.err
+    answer = fl("register-device", "--profile", profile, "--force")
+    assert answer.code == 0 and "warning" in answer.err and "frobnicate" in answer.err
+    answer = fl("register-device", "--profile", profile_file("broken", options={"tile": 4}))
+    assert answer.code == 0 and "are not checked" in answer.err
+
+
 def test_conform_says_that_the_suite_is_missing(fl, monkeypatch):
     import importlib.util
 

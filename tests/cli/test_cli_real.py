@@ -115,3 +115,30 @@ def test_an_adapter_without_hardware_is_unavailable(fl, command, acme):
     assert fl("register-device", "--profile", "acme/profile.json").code == 0
     (result,) = json.loads(command("diagnose", "acme", "--json").stdout)["adapters"]
     assert result["state"] == "unavailable" and "libacme_runtime.so is not installed" in result["reason"]
+
+
+def test_coverage_under_a_profile_that_is_not_registered(command, home, tmp_path):
+    (tmp_path / "my_chip.json").write_text(json.dumps({
+        "device_name": "my-chip", "adapter": "ninguang", "dtypes": ["float32"], "sync_primitive": "stream",
+        "memory_pool": {"total_mb": 64}, "native_ops": [{"op": "aten::mm"}, {"op": "add"}]}))
+    (tmp_path / "model.py").write_text(
+        "import torch\ndef run(device):\n    x = torch.ones(4, 4, device=device)\n    (torch.exp(x @ x) + x).sum()\n")
+    found = command("ops", "--profile", "my_chip.json", "--model", "model.py:run", "--json")
+    assert found.returncode == 0, found.stderr
+    answer = json.loads(found.stdout)
+    tiers = {op["op"]: op["tier"] for op in answer["ops"]}
+    assert tiers["aten::mm"] == tiers["aten::add"] == "native" and tiers["aten::_fused_adam"] == "cpu"
+    assert tiers["aten::gelu"] != "native" and sum(answer["tiers"].values()) == answer["of"] == len(tiers)
+    assert answer["memory"] == 64 << 20 and answer["sync_primitive"] == "stream" and not answer["unified_memory"]
+    calls = answer["model"]["calls"]
+    assert calls["native"]["aten::mm"] == 1 and calls["native"]["aten::add.Tensor"] == 1 and "aten::exp" in calls["cpu"]
+    assert answer["model"]["routing"].startswith("[Torch-FL] Operator routing: native=")
+    assert answer["model"]["bytes_moved"] > 0
+    assert not (home / "profiles").exists()  # nothing is left behind
+
+
+def test_an_option_that_the_adapter_does_not_know(command, home, tmp_path):
+    (tmp_path / "my_chip.json").write_text(json.dumps({
+        "device_name": "my-chip", "adapter": "ninguang", "options": {"frobnicate": True}}))
+    found = command("register-device", "--profile", "my_chip.json", "--check")
+    assert found.returncode == 1 and "frobnicate=true" in found.stderr and "refuses" in found.stderr

@@ -11,7 +11,8 @@ from torch_fl.profile.visible import visible
 # The fields of struct AdapterSpec in csrc/core/device.h.
 FIELDS = {"path", "device_name", "profile_path", "max_devices", "only_listed", "native", "not_native", "dtypes", "pins",
           "memory_limit_bytes", "memory_fraction", "prealloc_bytes", "min_block_bytes", "alignment", "max_split_bytes",
-          "garbage_collection_threshold", "cache_dir", "cache_max_mb", "match", "options"}
+          "garbage_collection_threshold", "cache_dir", "cache_max_mb", "match", "options", "constraints",
+          "op_constraints", "sync_primitive"}
 
 
 @pytest.fixture
@@ -187,7 +188,8 @@ def test_the_spec_has_the_fields_of_the_core():
     from pathlib import Path
 
     header = Path(__file__).resolve().parents[2] / "csrc" / "core" / "device.h"
-    body = re.search(r"struct AdapterSpec \{(.*?)\n\};", header.read_text(), re.S)[1]
+    text = header.read_text() + header.with_name("emulation.h").read_text()
+    body = "".join(re.findall(r"struct (?:AdapterSpec|Declared) \{(.*?)\n\};", text, re.S))
     fields = set(re.findall(r"(\w+)(?: = [^;]+)?;", re.sub(r"//.*", "", body)))
     assert fields >= FIELDS
 

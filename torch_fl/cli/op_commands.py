@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -28,11 +29,24 @@ def add_to(app: typer.Typer) -> None:
 def ops(
     device: str = typer.Option(None, "--device", metavar="CHIP", help="Coverage of this chip by native kernels."),
     category: str = typer.Option(None, "--category", help=f"Only one of: {', '.join(CATEGORIES)}."),
+    profile: Path = typer.Option(None, "--profile", help="Coverage under this chip_profile.json, which is not "
+                                 "registered: the tier of each operator."),
+    model: str = typer.Option(None, "--model", metavar="FILE.py:FUNCTION", help="With --profile: also call this "
+                              "function with the device, and tell where its operators ran."),
     as_json: bool = JSON,
 ) -> None:
-    """List the UniOps, what stands on them, and, with --device, which a chip computes natively."""
+    """List the UniOps, what stands on them, and, with --device or --profile, what a chip computes natively."""
     if category is not None and category not in CATEGORIES:
         raise typer.BadParameter(f"{category!r} is not a category; allowed: {', '.join(CATEGORIES)}")
+    if profile is not None and device is not None:
+        raise typer.BadParameter("--device is a chip that is known here, --profile a file: give one of them")
+    if model is not None and profile is None:
+        raise typer.BadParameter("--model needs --profile")
+    if profile is not None:
+        from torch_fl.cli import emulation
+
+        emulation.show(profile, model, category, as_json)
+        return
     listed = [op for op in table.UNIOPS if category in (None, op.category)]
     if device is None:
         if as_json:
@@ -77,6 +91,8 @@ def _native_types(chip_name: str) -> dict[str, list[str]]:
 
 def explain(
     op: str = typer.Argument(..., help="An ATen function (aten::gelu), an overload of it, or a UniOp (gelu)."),
+    device: str = typer.Option(None, "--device", metavar="CHIP", help="Only this chip, opened if it is not, or this "
+                               "device (fl:1)."),
     as_json: bool = JSON,
 ) -> None:
     """Tell which UniOps an operator stands on and who computes them on each chip that is open here."""
@@ -88,9 +104,9 @@ def explain(
         raise Refused(f"{op}: {error}") from None
     answer: dict[str, Any] = {"op": op, "uniops": sorted(meant), "devices": []}
     devices, failures = open_devices()
-    chips = {device["chip"]: device for device in devices}
-    for chip, device in chips.items():
-        answer["devices"].append({"chip": chip, "routes": _routes(device, sorted(meant))})
+    chips = {one["chip"]: one for one in (devices if device is None else _chosen(device, devices))}
+    for chip, one in chips.items():
+        answer["devices"].append({"chip": chip, "routes": _routes(one, sorted(meant))})
     if as_json:
         print_json({**answer, "failures": failures})
         return
@@ -103,6 +119,26 @@ def explain(
                     title=f"\n{entry['chip']}")
     if not chips:
         print("no device is open here; `flagos-torch-fl diagnose` says why")
+
+
+def _chosen(wanted: str, devices: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The open devices of a chip, or one device by its number; a known chip that is not open is opened."""
+    from torch_fl import _env
+    from torch_fl.profile import adapters
+
+    name, _, number = wanted.partition(":")
+    of_chip = devices if name == _env.get("TORCH_FL_DEVICE_NAME") else [d for d in devices if d["chip"] == name]
+    if not of_chip and not number:
+        core = compiled()
+        try:
+            of_chip = [core.device_info(index) for index in core.add_adapter(adapters.spec_for(wanted))]
+        except (RuntimeError, IndexError) as error:
+            raise Refused(f"--device {wanted}: {error}") from None
+    chosen = [d for i, d in enumerate(of_chip) if not number or str(i) == number]
+    if not chosen:
+        known = [f"{_env.get('TORCH_FL_DEVICE_NAME')}:{d['index']} ({d['chip']})" for d in devices]
+        raise Refused(f"there is no device {wanted} here; there are {', '.join(known) or 'none'}")
+    return chosen
 
 
 def _routes(device: dict[str, Any], uniops: list[str]) -> list[dict[str, Any]]:

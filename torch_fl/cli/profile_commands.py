@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from torch_fl.cli.compiled import compiled
-from torch_fl.cli.output import Refused, print_json
+from torch_fl.cli.output import MissingPart, Refused, print_json
 
 __all__ = ["add_to", "profile_of_adapter"]
 
@@ -64,6 +64,8 @@ def register_device(
         if not force:
             raise
         missing = str(error)
+    if adapter is not None and loaded.options:
+        missing = _refused_options(loaded, profile, adapter, force)
     answer: dict[str, Any] = {"device_name": loaded.device_name, "profile": str(profile),
                               "adapter": str(adapter) if adapter else None, "registered": None}
     if missing:
@@ -77,6 +79,25 @@ def register_device(
         typer.echo(f"warning: {missing}", err=True)
     print(f"{profile} is a valid profile of {loaded.device_name}; adapter: {adapter or 'none'}" if check else
           f"registered {loaded.device_name} ({answer['registered']}); adapter: {adapter or 'none'}")
+
+
+def _refused_options(loaded: Any, profile: Path, adapter: Path, force: bool) -> str | None:
+    """Ask the library whether it takes the profile's options; a warning where it cannot be asked.
+
+    Raises:
+        Refused: it does not take one, and `force` is off.
+    """
+    try:
+        refused = compiled().refused_options(str(adapter), loaded.option_texts())
+    except (MissingPart, RuntimeError) as error:
+        return f"the options of {profile} are not checked: {error}"
+    if not refused:
+        return None
+    told = "; ".join(f"{key}={loaded.option_texts()[key]}: {reason}" for key, reason in refused)
+    message = f"adapter {adapter} refuses options of {profile}: {told}. The chip could not be opened with them"
+    if not force:
+        raise Refused(f"{message}: correct them; --force registers the profile all the same")
+    return message
 
 
 def unregister_device(

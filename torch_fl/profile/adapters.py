@@ -362,7 +362,12 @@ def spec(chip: Chip, config: configuration.Config | None = None,
         prealloc_bytes=pool.prealloc_mb << 20,
         min_block_bytes=pool.min_block_bytes,
         alignment=pool.alignment,
+        constraints=profile.constraints.given(),
+        op_constraints={uniop: constraints.given() for uniop, constraints in ops.constraints.items()},
+        sync_primitive=profile.sync_primitive,
     )
+    if profile.unified_memory is not None:
+        result["unified_memory"] = profile.unified_memory
     return result
 
 

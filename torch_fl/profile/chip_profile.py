@@ -66,6 +66,10 @@ class Constraints(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True)
         ge=0, le=1 << 20, description="bytes that operands' addresses must be a multiple of; 0 is the element size",
     )] = 0
 
+    def given(self) -> dict[str, int]:
+        """Return the fields that constrain something."""
+        return {name: int(value) for name in self.__struct_fields__ if (value := getattr(self, name))}
+
 
 class NativeOp(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """How one operator is computed."""
@@ -78,7 +82,8 @@ class NativeOp(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     bf16: Annotated[bool, Meta(description="bfloat16, for this operator")] | None = None
     dtypes: Annotated[list[DTypeName], Meta(
         min_length=1, description="types of this operator; without it, the chip's")] | None = None
-    constraints: Constraints | None = None
+    constraints: Annotated[Constraints | None, Meta(
+        description="of this operator; without it, the chip's")] = None
 
 
 class FusionPattern(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from torch_fl import _uniop_table as table
-from torch_fl.profile.chip_profile import ChipProfile, NativeOp
+from torch_fl.profile.chip_profile import ChipProfile, Constraints, NativeOp
 from torch_fl.profile.op_name import Precision, UnknownOp, resolve
 
 __all__ = ["Conflict", "OpPlan", "aten_pins", "plan"]
@@ -35,11 +35,13 @@ class OpPlan:
         only_listed: UniOps that are in neither `native` nor `pinned` are not native.
         native: UniOp -> its types; an empty list means all types of the chip.
         pinned: UniOp -> "decompose", "library" or "cpu".
+        constraints: UniOp -> its own constraints, which stand instead of the chip's.
     """
 
     only_listed: bool = False
     native: dict[str, list[str]] = field(default_factory=dict)
     pinned: dict[str, str] = field(default_factory=dict)
+    constraints: dict[str, Constraints] = field(default_factory=dict)
     conflicts: list[Conflict] = field(default_factory=list)
     unknown: dict[int, str] = field(default_factory=dict)  # position in native_ops -> what is wrong with the name
 
@@ -66,6 +68,8 @@ def plan(profile: ChipProfile) -> OpPlan:
         entry = profile.native_ops[position]
         if entry.compute == "native":
             result.native[uniop] = _types(profile, entry)
+            if entry.constraints is not None:
+                result.constraints[uniop] = entry.constraints
         else:
             result.pinned[uniop] = entry.compute
     for uniop in ALWAYS_NATIVE:

@@ -133,8 +133,11 @@ def _decompose_reason(name: str, base: str, has_uniops: bool) -> str:
     if not has_uniops and any(_dispatches(o, "CompositeExplicitAutograd") for o in overloads):
         return "ATen composes it of other operators"
     from torch_fl.ops.decompositions import is_last_resort
-    from torch_fl.routing import _resolve
+    from torch_fl.routing import _resolve, out_variants
 
+    # An out= overload as the functional one is no decomposition of its own: that one's counts.
+    functional = ((o, out_variants._functional(o)[0]) for o in overloads)
+    overloads = list(dict.fromkeys(o if f is None else f.name() for o, f in functional))
     found = {o: function for o in overloads if (function := _resolve("decompose", o)) is not None}
     if found and _C.tier_enabled("cpu") and all(is_last_resort(f) for f in found.values()):
         return f"none while the CPU tier, which is faster, is on ({', '.join(found)})"
