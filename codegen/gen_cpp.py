@@ -5,8 +5,9 @@ torch minors.
 
     python -m codegen.gen_cpp --out BUILD_DIR/generated
 
-Writes uniops.h (ids, names), lowerings.h (declarations of the hand-written lowerings that the wrappers call) and
-wrappers_*.cpp (functional, out= and in-place variants with their registrations).
+Writes uniops.h (ids, names), lowerings.h (declarations of the hand-written lowerings that the wrappers call),
+device_checks.h (overloads whose tensors may be on several devices) and wrappers_*.cpp (functional, out= and in-place
+variants with their registrations).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from torchgen.api.translate import translate
 from torchgen.api.types import Binding, DispatcherSignature
 from torchgen.context import native_function_manager
 from torchgen.gen import get_grouped_native_functions, parse_native_yaml
-from torchgen.model import NativeFunction, NativeFunctionsGroup, SchemaKind
+from torchgen.model import DeviceCheckType, NativeFunction, NativeFunctionsGroup, SchemaKind
 
 from codegen.uniops import UniOp, load
 
@@ -59,12 +60,45 @@ class Target:
         return str(self.group.functional.func.name).replace(".", "_")
 
 
-def read_torch() -> dict[str, NativeFunctionsGroup]:
-    """Return the installed torch's structured groups by the name of their out= overload."""
+def read_torch() -> list[NativeFunction]:
+    """Return every operator of the installed torch."""
     folder = Path(os.path.dirname(torchgen.__file__)) / "packaged" / "ATen" / "native"
-    functions = parse_native_yaml(str(folder / "native_functions.yaml"), str(folder / "tags.yaml")).native_functions
+    return list(parse_native_yaml(str(folder / "native_functions.yaml"), str(folder / "tags.yaml")).native_functions)
+
+
+def structured_groups(functions: list[NativeFunction]) -> dict[str, NativeFunctionsGroup]:
+    """Return the structured groups by the name of their out= overload."""
     groups = get_grouped_native_functions(functions)
     return {str(g.out.func.name): g for g in groups if isinstance(g, NativeFunctionsGroup) and g.structured}
+
+
+def device_checks_header(functions: list[NativeFunction], wrapped: list[Target]) -> str:
+    """The overloads that native_functions.yaml excepts from the check that all tensors are on one device, and those
+    that have nothing but this check here.
+
+    Composite ones are left out: they have a kernel for every device and do not reach ours.
+    """
+    unchecked = [f for f in functions if f.device_check == DeviceCheckType.NoCheck and not f.has_composite_kernel]
+
+    def lines(found: list[NativeFunction]) -> str:
+        return "\n".join(f"    {name}," for name in sorted(f'"aten::{f.func.name}"' for f in found))
+
+    return f"""{HEADER}#pragma once
+
+namespace fl::bridge {{
+
+// `device_check: NoCheck` in native_functions.yaml, sorted.
+inline constexpr const char* kNoDeviceCheck[] = {{
+{lines(unchecked)}
+}};
+
+// Checked, then left to PyTorch's composite kernel.
+inline constexpr const char* kOnlyChecked[] = {{
+{lines(checked_composites(functions, wrapped))}
+}};
+
+}}  // namespace fl::bridge
+"""
 
 
 def targets(ops: list[UniOp], groups: dict[str, NativeFunctionsGroup]) -> list[Target]:
@@ -140,6 +174,16 @@ def meta_call(target: Target, function: NativeFunction) -> str:
     return ", ".join(e.expr for e in exprs)
 
 
+def device_check(function: NativeFunction) -> list[str]:
+    """The statements that refuse operands on several devices, where PyTorch's own wrappers for CUDA do."""
+    tensors = [a for a in function.func.arguments.flat_all if a.type.is_tensor_like()]
+    several = len(tensors) > 1 or any(a.type.is_list_like() for a in tensors)
+    if function.device_check == DeviceCheckType.NoCheck or not several:
+        return []
+    checks = "".join(f'({a.name}, "{a.name}")' for a in tensors)
+    return [f'SameDevice("aten::{function.func.name}"){checks};']
+
+
 def body(target: Target, function: NativeFunction, kind: SchemaKind, overload: str) -> str:
     """The statements of one wrapper."""
     meta = meta_call(target, function)
@@ -154,7 +198,8 @@ def body(target: Target, function: NativeFunction, kind: SchemaKind, overload: s
         declare = f"Inplace<{base}, {flag}> op(self);"
     else:
         declare = f"Out<{base}, {outs}, {flag}> op({{{', '.join(f'&{n}' for n in out_names(target))}}});"
-    lines = [declare, f"op.meta({meta});", f"static const int overload = overload_id(\"aten::{overload}\");"]
+    lines = [*device_check(function), declare, f"op.meta({meta});",
+             f"static const int overload = overload_id(\"aten::{overload}\");"]
     if target.generic:
         kind_of_out = {None: "Same", "bool": "Bool", "int64": "Int64", "any": "Any"}[target.uniop.out]
         swap = "true" if str(target.group.out.func.name) in SWAPPED else "false"
@@ -204,15 +249,40 @@ def wrapper(target: Target) -> tuple[str, list[str], set[str]]:
     return "\n".join(code), registrations, headers
 
 
-def wrappers_file(chunk: list[Target]) -> str:
+def checked_composites(functions: list[NativeFunction], wrapped: list[Target]) -> list[NativeFunction]:
+    """Functional and in-place overloads that no wrapper serves and PyTorch's own composite kernel does.
+
+    For other devices that kernel allocates outputs before anyone compares devices, and fails an internal assertion.
+    """
+    served = {id(f) for target in wrapped for f in target.group.functions()}
+    found = [f for group in structured_groups(functions).values() for f in group.functions()]
+    return [f for f in found if id(f) not in served and f.func.kind() != SchemaKind.out and device_check(f)]
+
+
+def checked_composite(function: NativeFunction) -> tuple[str, list[str], set[str]]:
+    """Return (code, registrations, headers) of one check before PyTorch's composite kernel."""
+    overload = str(function.func.name)
+    name = "check_" + overload.replace(".", "_")
+    with native_function_manager(function):
+        signature = DispatcherSignature.from_schema(function.func, symint=False)
+        arguments = ", ".join(b.name for b in signature.arguments())
+        (check,) = device_check(function)
+        cpp = function.func.name.name
+        call = f"return at::compositeexplicitautogradnonfunctional::{cpp}({arguments});"
+        code = f"{signature.decl(name=name)} {{\n  {check}\n  {call}\n}}\n"
+    header = f"ATen/ops/{function.root_name}_compositeexplicitautogradnonfunctional_dispatch.h"
+    return code, [f'  m.impl("{overload}", TORCH_FN({name}));'], {header}
+
+
+def wrappers_file(parts: list[tuple[str, list[str], set[str]]]) -> str:
     code, registrations, headers = [], [], set()
-    for target in chunk:
-        c, r, h = wrapper(target)
+    for c, r, h in parts:
         code.append(c)
         registrations += r
         headers |= h
     includes = "\n".join(f"#include <{h}>" for h in sorted(headers))
-    return f"""{HEADER}#include "bridge/structured.h"
+    return f"""{HEADER}#include "bridge/same_device.h"
+#include "bridge/structured.h"
 #include "lowerings.h"
 
 #include <torch/library.h>
@@ -264,20 +334,24 @@ def main() -> None:
     parser.add_argument("--list", action="store_true", help="print the .cpp files that would be written, for CMake")
     options = parser.parse_args()
     ops = load()
-    all_targets = targets(ops, read_torch())
+    functions = read_torch()
+    all_targets = targets(ops, structured_groups(functions))
     generic = [t for t in all_targets if t.generic]
     by_hand = [t for t in all_targets if not t.generic]
     chunks = [part[i : i + WRAPPERS_PER_FILE]
               for part in (generic, by_hand) for i in range(0, len(part), WRAPPERS_PER_FILE)]
-    names = [f"wrappers_{i}.cpp" for i in range(len(chunks))]
+    parts = [[wrapper(target) for target in chunk] for chunk in chunks]
+    parts.append([checked_composite(f) for f in checked_composites(functions, all_targets)])
+    names = [f"wrappers_{i}.cpp" for i in range(len(parts))]
     if options.list:
         print(";".join(str(options.out / n) for n in names), end="")
         return
     options.out.mkdir(parents=True, exist_ok=True)
     write(options.out / "uniops.h", uniops_header(ops))
     write(options.out / "lowerings.h", lowerings_header(all_targets))
-    for name, chunk in zip(names, chunks, strict=True):
-        write(options.out / name, wrappers_file(chunk))
+    write(options.out / "device_checks.h", device_checks_header(functions, all_targets))
+    for name, part in zip(names, parts, strict=True):
+        write(options.out / name, wrappers_file(part))
 
 
 if __name__ == "__main__":

@@ -231,7 +231,7 @@ Call& Call::absent(Operands& list) {
 Call& Call::operand(Operands& list, const at::Tensor& t, at::IntArrayRef sizes, at::IntArrayRef strides) {
   TORCH_CHECK(t.is_privateuseone() && t.device().index() == device_.index,
               "Expected all tensors to be on the same device, but found at least two devices, ", t.device(),
-              " and fl:", device_.index, " (in ", uniop_name(static_cast<int>(uniop_)), ")");
+              " and ", c10::Device(c10::kPrivateUse1, static_cast<c10::DeviceIndex>(device_.index)), "! (in ", uniop_name(static_cast<int>(uniop_)), ")");
   list.emplace_back();
   fl_tensor& d = list.back();
   void* address =

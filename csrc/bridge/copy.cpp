@@ -12,6 +12,7 @@
 #include "bridge/settings.h"
 #include "bridge/user_kernel.h"
 #include "core/error.h"
+#include "core/transfer.h"
 
 namespace fl::bridge {
 
@@ -184,28 +185,8 @@ void on_device_slow(const at::Tensor& src, const at::Tensor& dst) {
   count_bytes(dst.device().index(), Tier::Cpu, bytes_of(src) + bytes_of(dst));
 }
 
-// Between two devices of one adapter, if they reach each other. Both streams wait for each other around the transfer,
-// so neither memory is read or reused too early.
-bool across_peers(Device& from, const at::Tensor& src, Device& to, const at::Tensor& dst) {
-  if (from.adapter != to.adapter || !from.has(FL_CAP_PEER) || !FL_HAS(from.adapter, copy_peer)) return false;
-  Stream &source = current_stream(from.index), &sink = current_stream(to.index);
-  Event ready, done;
-  ready.record(sink);
-  ready.wait(source);
-  const auto queue = [&] {
-    return from.adapter->copy_peer(source.handle, to.ordinal, memory(dst), from.ordinal, memory(src), bytes_of(src));
-  };
-  const fl_status status = locked(source, queue);
-  if (status == FL_STATUS_UNIMPLEMENTED) return false;
-  check(from, status, "copy to another device");
-  done.record(source);
-  done.wait(sink);
-  return true;
-}
-
-// Two devices: directly, else through the host.
+// Two devices: what lies dense in both memories moves as bytes.
 void across(const at::Tensor& src, const at::Tensor& dst, bool non_blocking) {
-  Device &from = fl::device(src.device().index()), &to = fl::device(dst.device().index());
   at::Tensor packed = src;
   if (src.scalar_type() != dst.scalar_type() || src.sizes() != dst.sizes() || !same_dense_layout(src, dst)) {
     const bool dense = dst.is_non_overlapping_and_dense();
@@ -221,18 +202,13 @@ void across(const at::Tensor& src, const at::Tensor& dst, bool non_blocking) {
     if (dst.is_conj()) target = target._conj();
     if (dst.is_neg()) target = target._neg_view();
   }
-  if (!across_peers(from, packed, to, target)) {
-    at::Tensor host = at::empty_strided(packed.sizes(), packed.strides(), packed.options().device(at::kCPU));
-    if (packed.is_conj()) host = host._conj();
-    if (packed.is_neg()) host = host._neg_view();
-    download(packed, host, false);
-    upload(host, target, false);
-  }
+  Stream &source = current_stream(src.device().index()), &sink = current_stream(dst.device().index());
+  copy_between(source, memory(packed), sink, memory(target), bytes_of(packed));
   if (!target.is_same(dst)) {
     DeviceContext context(dst.device());
     on_device(target, dst);
   }
-  if (!non_blocking) current_stream(to.index).synchronize();
+  if (!non_blocking) sink.synchronize();
 }
 
 at::Tensor copy_from(const at::Tensor& self, const at::Tensor& dst, bool non_blocking) {

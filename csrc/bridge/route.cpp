@@ -9,6 +9,7 @@
 #include <sstream>
 #include <unordered_map>
 
+#include "bridge/device_check.h"
 #include "bridge/settings.h"
 #include "core/device.h"
 
@@ -22,6 +23,7 @@ struct Overload {  // what is known of one operator; lives for ever
   int id;
   std::string name;  // "aten::add.Tensor"
   std::string base;  // "aten::add"
+  DeviceRule devices;
   std::atomic<bool> no_decomposition{false};
   std::atomic<bool> no_library{false};
 };
@@ -62,6 +64,7 @@ Overload& overload_of(const c10::OperatorHandle& op) {
     slot = new Overload;
     slot->id = overload_id(name.c_str());
     slot->base = schema_name.name;
+    slot->devices = device_rule(name);
     slot->name = std::move(name);
   }
   return *slot;
@@ -79,28 +82,6 @@ Tier pin_of(int device, const Overload& overload) {
       if (auto it = declared.find(name); it != declared.end())
         return it->second == "cpu" ? Tier::Cpu : it->second == "library" ? Tier::Library : Tier::Decompose;
   return kNoPin;
-}
-
-void visit_tensors(const c10::IValue& value, const std::function<void(const at::Tensor&)>& visit) {
-  if (value.isTensor()) {
-    if (value.toTensor().defined()) visit(value.toTensor());
-  } else if (value.isList()) {
-    for (const c10::IValue& item : value.toListRef()) visit_tensors(item, visit);
-  }
-}
-
-c10::Device device_of(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
-  const auto arguments = torch::jit::last(stack, op.schema().arguments().size());
-  std::optional<c10::Device> found;
-  for (const auto& value : arguments)
-    visit_tensors(value, [&](const at::Tensor& t) {
-      if (!found && t.is_privateuseone()) found = t.device();
-    });
-  for (const auto& value : arguments)
-    if (!found && value.isDevice() && value.toDevice().is_privateuseone()) found = value.toDevice();
-  if (!found || !found->has_index())
-    return c10::Device(c10::kPrivateUse1, static_cast<c10::DeviceIndex>(current_device()));
-  return *found;
 }
 
 std::string describe_arguments(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
@@ -174,7 +155,7 @@ void reset_routes() {
 
 void route(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   Overload& overload = overload_of(op);
-  const c10::Device device = device_of(op, *stack);
+  const c10::Device device = operands_device(op, *stack, overload.devices);
   const Tier first = pin_of(device.index(), overload);
   if (first <= Tier::Decompose && settings.enable_decompose.load(std::memory_order_relaxed) &&
       try_python(overload, op, stack, Tier::Decompose, device.index())) {

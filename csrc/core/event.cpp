@@ -3,6 +3,7 @@
 
 #include "internal.h"
 #include "stream_pool.h"
+#include "transfer.h"
 
 namespace fl {
 namespace {
@@ -81,7 +82,7 @@ void Event::wait(Stream& stream) {
     const fl_status status = adapter->stream_wait_event(stream.handle, handle_);
     if (status == FL_STATUS_OK) return;
     if (status != FL_STATUS_UNIMPLEMENTED) {
-      raise_status(*adapter, stream.device->index, status, stream_action("stream_wait_event", stream).c_str());
+      raise_status_of_two(*stream.device, *device_, status, stream_action("stream_wait_event", stream).c_str());
     }
   }
   synchronize();  // the two do not know each other: the host orders them

@@ -3,6 +3,7 @@
 
 #include <unordered_map>
 
+#include "bridge/device_check.h"
 #include "bridge/route.h"
 #include "bridge/settings.h"
 #include "core/counters.h"
@@ -109,6 +110,7 @@ void bind_routing(py::module& m) {
     bridge::pin(device, name, tier_by_name(tier));
   });
   m.def("unpin_all", &bridge::unpin_all);
+  m.def("only_checked", &bridge::only_checked);
   m.def("forbid_cpu", [](int change) { bridge::forbid_cpu_depth += change; });
   m.def("cpu_allowed", [] { return bridge::settings.enable_cpu.load() && bridge::forbid_cpu_depth == 0; });
   m.def("set_sync_debug", [](bool on) { bridge::settings.sync_debug = on; });

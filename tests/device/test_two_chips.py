@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import between_devices
 import pytest
 import torch
 from constrained_chip import Chip, drop_aliases
@@ -34,29 +35,17 @@ def test_both_are_listed(other: torch.device) -> None:
         torch_fl.device(f"{chip}:1")
 
 
-@pytest.mark.parametrize("layout", ["dense", "transposed", "sliced", "other type", "bits"])
+@pytest.mark.parametrize("layout", between_devices.LAYOUTS)
 @pytest.mark.parametrize("non_blocking", [False, True])
 def test_copies_between_chips(other: torch.device, layout: str, non_blocking: bool) -> None:
-    x = torch.randn(4, 6, 3, generator=torch.Generator().manual_seed(0))
-    views = {"dense": lambda t: t, "transposed": lambda t: t.transpose(0, 2), "sliced": lambda t: t[1:, ::2],
-             "other type": lambda t: t.to(torch.int32), "bits": lambda t: torch._neg_view(t)}  # fmt: skip
-    for source, target in ((NINGUANG, other), (other, NINGUANG)):
-        moved = views[layout](x.to(source)).to(target, non_blocking=non_blocking)
-        assert moved.device == target and torch.equal(moved.cpu().resolve_neg(), views[layout](x).resolve_neg())
-        into = torch.zeros(6, 4, 3, device=target).transpose(0, 1)
-        into.copy_(x.to(source), non_blocking=non_blocking)
-        assert torch.equal(into.cpu(), x)
+    between_devices.check_moves(NINGUANG, other, layout, non_blocking)
+    between_devices.check_moves(other, NINGUANG, layout, non_blocking)
 
 
-def test_copies_are_ordered_with_both_streams(other: torch.device) -> None:
-    for _ in range(20):
-        x = torch.zeros(1000, device=NINGUANG)
-        for _ in range(5):
-            x += 1
-        y = x.to(other, non_blocking=True)
-        x.zero_()
-        z = (y + 1).to(NINGUANG, non_blocking=True)
-        assert (z + x).sum().item() == 6000
+@pytest.mark.parametrize("size", [1000, 1_000_000])
+def test_copies_are_ordered_with_both_streams(other: torch.device, size: int) -> None:
+    between_devices.check_order(NINGUANG, other, size, rounds=20 if size < 10_000 else 4)
+    between_devices.check_order(other, NINGUANG, size, rounds=20 if size < 10_000 else 4)
 
 
 def test_memory_without_its_block(other: torch.device) -> None:
@@ -93,42 +82,20 @@ def test_peers_that_do_not_reach_each_other(run_python, tmp_path, flags: str) ->
 
 
 def test_operands_of_two_chips_are_refused(other: torch.device) -> None:
-    a, b = torch.ones(3, device=NINGUANG), torch.ones(3, device=other)
-    for call in (
-        lambda: a + b,
-        lambda: torch.mm(a[None], b[:, None]),
-        lambda: a.copy_(b).add_(b),
-        lambda: torch.cat([a, b]),
-        lambda: torch.where(a > 0, a, b),
-        lambda: torch.addmm(a[:1, None], b[None], a[:, None]),
-        lambda: torch.linalg.cross(a, b),
-    ):
-        with pytest.raises(RuntimeError, match="same device"):
-            call()
+    between_devices.check_refused(NINGUANG, other)
+    between_devices.check_refused(other, NINGUANG)
 
 
 @pytest.mark.parametrize("flags", ["-DSTRIDED_COPY", "-DSTRIDED_COPY -DOPAQUE"])
 def test_autograd_runs_on_each_device(run_python, tmp_path, flags: str) -> None:
     # In a process of its own: autograd serves the devices that are there at its first backward.
     run_python(f"""
-        import copy, pathlib, torch
+        import pathlib, torch
+        from between_devices import check_gradients
         from constrained_chip import Chip
         other = Chip(pathlib.Path({str(tmp_path)!r}), "second", *{flags!r}.split()).device
-        torch.manual_seed(0)
-        first, second, x = torch.nn.Linear(4, 5), torch.nn.Linear(5, 2), torch.randn(3, 4)
-
-        def grads(a, b):
-            one, two = copy.deepcopy(first).to(a), copy.deepcopy(second).to(b)
-            two(torch.relu(one(x.to(a))).to(b)).square().sum().backward()
-            assert all(p.grad.device == a for p in one.parameters())
-            assert all(p.grad.device == b for p in two.parameters())
-            return [p.grad.cpu() for p in (*one.parameters(), *two.parameters())]
-
-        wanted = grads(torch.device("cpu"), torch.device("cpu"))
         zero, one = torch.device("fl:0"), torch.device("fl:1")
-        for a, b in ((one, other), (other, one), (other, other), (zero, one)):
-            for got, want in zip(grads(a, b), wanted):
-                torch.testing.assert_close(got, want)
+        check_gradients((one, other), (other, one), (other, other), (zero, one))
     """)
 
 
@@ -142,16 +109,8 @@ def test_each_device_has_its_own_counts_and_memory(other: torch.device) -> None:
 
 
 def test_streams_and_events_of_two_chips(other: torch.device) -> None:
-    mine, theirs = torch.fl.Stream(NINGUANG), torch.fl.Stream(other)
-    with torch.fl.stream(mine):
-        x = torch.ones(100, device=NINGUANG) * 3
-    done = mine.record_event()
-    theirs.wait_event(done)
-    with torch.fl.stream(theirs):
-        y = torch.ones(100, device=other)
-    mine.wait_stream(theirs)
-    torch.fl.synchronize(other)
-    assert x.sum().item() == 300 and y.sum().item() == 100
+    between_devices.check_streams(NINGUANG, other)
+    between_devices.check_streams(other, NINGUANG)
 
 
 def test_the_same_random_numbers_on_every_chip(other: torch.device) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
+import warnings
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -74,14 +78,39 @@ def _open(name: str) -> list[int]:
     spec = adapters.spec_for(name)
     if not _C.devices_opened():
         adapters.request(spec)
-    _C.device_count()
+    known = _C.device_count()
     indices = _C.add_adapter(spec)
+    _warn_of_late(name, [index for index in indices if index >= known])
     opened_with = _C.device_info(indices[0])["profile_path"] if indices else spec["profile_path"]
     if opened_with != spec["profile_path"]:
         raise AdapterError(
             f"the devices of '{spec['device_name']}' are already open in this process with the profile {opened_with}; "
             f"it cannot be exchanged later. Register {spec['profile_path'] or name} before the first use of a device")
     return indices
+
+
+def _warn_of_late(name: str, opened: list[int]) -> None:
+    """PyTorch's autograd serves the devices that were there at the first backward(), and has no way to add one."""
+    served = _devices_of_autograd()
+    late = [index for index in opened if index >= served > 0]
+    if late:
+        own = torch._C._get_privateuse1_backend_name()
+        warnings.warn(
+            f"{', '.join(f'{own}:{index}' for index in late)} ({name}) was opened after this process's first "
+            f"backward(). PyTorch's autograd serves the devices that were there then and no others: on this one "
+            f"backward() will fail with an internal assertion of PyTorch (device_ready_queues_). All else works. To "
+            f"train on it, register it before the first backward(), or name it in TORCH_FL_CHIPS",
+            RuntimeWarning, stacklevel=4)
+
+
+def _devices_of_autograd() -> int:
+    """How many devices autograd serves, by the names it gives its threads; 0: it has not started, or no /proc."""
+    served = 0
+    for task in Path("/proc/self/task").glob("*/comm"):
+        with contextlib.suppress(OSError):  # a thread that ended meanwhile
+            if found := re.match(r"pt_autograd_(\d+)", task.read_text()):
+                served = max(served, int(found[1]) + 1)
+    return served
 
 
 def _indices_of(chip: str) -> list[int]:

@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from torch_fl import _C
+
 _registered: dict[str, Callable[..., Any]] = {}
 
 
@@ -47,8 +49,6 @@ def is_last_resort(function: Callable[..., Any]) -> bool:
 
 def cpu_allowed() -> bool:
     """Tell whether this thread's operators may run on the CPU."""
-    from torch_fl import _C
-
     return _C.cpu_allowed()
 
 
@@ -98,11 +98,16 @@ def _from_torch(name: str, overload: Any) -> Callable[..., Any] | None:
     return decomposition_table.get(overload)
 
 
+def has_wrapper(name: str) -> bool:
+    """Tell whether the bridge lowers the overload itself; a check of its operands alone does not count."""
+    return torch._C._dispatch_has_kernel_for_dispatch_key(name, "PrivateUse1") and not _C.only_checked(name)
+
+
 def _functional_implementation(functional: Any) -> Callable[..., Any]:
     """The functional overload's decomposition, if any: a structured overload would only ask for its out= again."""
     name = functional.name()
     own = _registered.get(name)
-    if not torch._C._dispatch_has_kernel_for_dispatch_key(name, "PrivateUse1"):
+    if not has_wrapper(name):
         return own or _from_torch(name, functional) or functional
     if own is None:
         return functional

@@ -31,7 +31,8 @@ def only_asks_itself(name: str) -> bool:
     functional, _ = _functional(name)
     if functional is None or decompositions.resolve(functional.name()) is not None:
         return False
-    return _has(functional, "CompositeExplicitAutogradNonFunctional") and not _has(functional, "PrivateUse1")
+    return (_has(functional, "CompositeExplicitAutogradNonFunctional")
+            and not decompositions.has_wrapper(functional.name()))  # fmt: skip
 
 
 def _functional(name: str) -> tuple[Any, list[str]]:

@@ -20,6 +20,7 @@ from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parents[3]
 ON_DEVICE = Path(__file__).with_name("on_device")
+SHARED = ROOT / "tests" / "device"  # what holds between any two devices
 CACHE = ROOT / "build" / "cache"
 CHIPS = (("pocl-*", "pocl"), ("intel-cpu", "intel-cpu"), ("*-gpu", "opencl-gpu"))
 MODES = ("usm", "svm", "buffer")
@@ -45,7 +46,8 @@ def environment(chips: str, **more: str) -> dict[str, str]:
         "TORCH_FL_HOME": str(ROOT / "build" / "home" / "opencl"), "TORCH_FL_CHIPS": chips,
         "TORCH_FL_CACHE_DIR": str(CACHE), "POCL_CACHE_DIR": str(CACHE / "pocl"), "FL_TEST_DEVICE": "fl:0",
         "FL_OPINFO_SECONDS": "200",
-        "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, (str(ON_DEVICE), kept.get("PYTHONPATH")))),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(ON_DEVICE), str(SHARED), kept.get("PYTHONPATH")))),
     } | more  # fmt: skip
 
 

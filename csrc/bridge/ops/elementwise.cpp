@@ -297,7 +297,7 @@ bool masked_fill(at::Tensor& self, const at::Tensor& mask, const c10::Scalar& va
   TORCH_CHECK(mask.scalar_type() == at::kBool, "masked_fill_ only supports boolean masks, but got mask with dtype ",
               mask.scalar_type());
   DeviceContext context(self.device());
-  const at::Tensor mask_ = mask.device() != self.device() && mask.dim() == 0 ? mask.to(self.device()) : mask;
+  const at::Tensor mask_ = mask.is_cpu() && mask.dim() == 0 ? mask.to(self.device()) : mask;
   auto iter = at::TensorIteratorConfig()
                   .set_check_mem_overlap(false)
                   .check_all_same_dtype(false)

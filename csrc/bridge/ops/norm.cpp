@@ -17,6 +17,7 @@
 
 #include "bridge/device_context.h"
 #include "bridge/lower.h"
+#include "bridge/same_device.h"
 #include "lowerings.h"
 
 namespace fl::bridge {
@@ -38,12 +39,6 @@ c10::ScalarType statistics_type(const at::Tensor& input, const at::Tensor& weigh
   return input.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-// Reached with a CPU input when only the parameters are on an fl device.
-void check_input(const char* name, const at::Tensor& input) {
-  TORCH_CHECK(input.is_privateuseone(), "Expected all tensors to be on the same device, but the input of ", name, " is on ",
-              input.device(), " and its parameters or statistics are not");
-}
-
 // ---- batch norm
 
 struct BatchNorm {
@@ -53,10 +48,11 @@ struct BatchNorm {
 // False: next tier. Statistics live in the running statistics' type, else in float32 for half types.
 bool batch_norm(const at::Tensor& input, const at::Tensor& weight_, const at::Tensor& bias_, const at::Tensor& mean_,
                 const at::Tensor& var_, bool training, double momentum, double eps, int overload, BatchNorm& result) {
+  SameDevice("aten::native_batch_norm")(input, "input")(weight_, "weight")(bias_, "bias")(mean_, "running_mean")(
+      var_, "running_var");
   const auto dense = [](const at::Tensor& t) { return t.defined() ? t.contiguous() : t; };
   const at::Tensor weight = dense(weight_), bias = dense(bias_);
   const at::Tensor mean = training ? mean_ : dense(mean_), var = training ? var_ : dense(var_);  // written in training
-  check_input("batch_norm", input);
   if (input.dim() < 2 || input.numel() == 0 || !has_kernel(Uniop::batch_norm, input) || (!training && !mean.defined()))
     return false;
   for (const at::Tensor* t : {&weight, &bias, &mean, &var})
@@ -182,7 +178,6 @@ struct Rows {
 };
 
 Rows rows_of(const char* name, const at::Tensor& input, at::IntArrayRef normalized_shape) {
-  check_input(name, input);
   const auto n = static_cast<int64_t>(normalized_shape.size());
   TORCH_CHECK(n >= 1,
               "Expected normalized_shape to be at least 1-dimensional, i.e., containing at least one element, but got "
@@ -202,6 +197,7 @@ Rows rows_of(const char* name, const at::Tensor& input, at::IntArrayRef normaliz
 
 Triple native_layer_norm(const at::Tensor& input, at::IntArrayRef normalized_shape, const OptionalTensor& weight_,
                          const OptionalTensor& bias_, double eps) {
+  SameDevice("aten::native_layer_norm")(input, "input")(weight_, "weight")(bias_, "bias");
   static const int overload = overload_id("aten::native_layer_norm");
   const auto fallback = [&] {
     return next_tier<at::_ops::native_layer_norm>(input, normalized_shape, weight_, bias_, eps);
@@ -241,6 +237,8 @@ Triple native_layer_norm(const at::Tensor& input, at::IntArrayRef normalized_sha
 Triple native_layer_norm_backward(const at::Tensor& grad_, const at::Tensor& input, at::IntArrayRef normalized_shape,
                                   const at::Tensor& mean_, const at::Tensor& rstd_, const OptionalTensor& weight_,
                                   const OptionalTensor& bias_, std::array<bool, 3> mask) {
+  SameDevice("aten::native_layer_norm_backward")(grad_, "grad_out")(input, "input")(mean_, "mean")(rstd_, "rstd")(
+      weight_, "weight")(bias_, "bias");
   static const int overload = overload_id("aten::native_layer_norm_backward");
   const auto fallback = [&] {
     return next_tier<at::_ops::native_layer_norm_backward>(grad_, input, normalized_shape, mean_, rstd_, weight_, bias_,
@@ -277,6 +275,7 @@ Triple native_layer_norm_backward(const at::Tensor& grad_, const at::Tensor& inp
 
 std::tuple<at::Tensor, at::Tensor> fused_rms_norm(const at::Tensor& input, at::IntArrayRef normalized_shape,
                                                   const OptionalTensor& weight_, std::optional<double> eps) {
+  SameDevice("aten::_fused_rms_norm")(input, "input")(weight_, "weight");
   static const int overload = overload_id("aten::_fused_rms_norm");
   const auto fallback = [&] { return next_tier<at::_ops::_fused_rms_norm>(input, normalized_shape, weight_, eps); };
   const Rows r = rows_of("rms_norm", input, normalized_shape);
@@ -306,6 +305,7 @@ std::tuple<at::Tensor, at::Tensor> fused_rms_norm(const at::Tensor& input, at::I
 std::tuple<at::Tensor, at::Tensor> fused_rms_norm_backward(const at::Tensor& grad_, const at::Tensor& input,
                                                            at::IntArrayRef normalized_shape, const at::Tensor& rstd_,
                                                            const OptionalTensor& weight_, std::array<bool, 2> mask) {
+  SameDevice("aten::_fused_rms_norm_backward")(grad_, "grad_out")(input, "input")(rstd_, "rstd")(weight_, "weight");
   static const int overload = overload_id("aten::_fused_rms_norm_backward");
   const auto fallback = [&] {
     return next_tier<at::_ops::_fused_rms_norm_backward>(grad_, input, normalized_shape, rstd_, weight_, mask);
@@ -336,7 +336,7 @@ std::tuple<at::Tensor, at::Tensor> fused_rms_norm_backward(const at::Tensor& gra
 
 Triple native_group_norm(const at::Tensor& input, const OptionalTensor& weight_, const OptionalTensor& bias_, int64_t n,
                          int64_t c, int64_t hw, int64_t groups, double eps) {
-  check_input("group_norm", input);
+  SameDevice("aten::native_group_norm")(input, "input")(weight_, "weight")(bias_, "bias");
   static const int overload = overload_id("aten::native_group_norm");
   const auto fallback = [&] {
     return next_tier<at::_ops::native_group_norm>(input, weight_, bias_, n, c, hw, groups, eps);

@@ -18,6 +18,7 @@
 #include <torch/library.h>
 
 #include "bridge/generator.h"
+#include "bridge/same_device.h"
 
 namespace fl::bridge {
 
@@ -211,6 +212,7 @@ at::Tensor normal_float_tensor(double mean, const at::Tensor& std, Generator gen
   return checked::normal_impl<NormalKernel, PhiloxGenerator>(mean, std, std::move(generator));
 }
 at::Tensor normal_tensor_tensor(const at::Tensor& mean, const at::Tensor& std, Generator generator) {
+  SameDevice("aten::normal.Tensor_Tensor")(mean, "mean")(std, "std");
   return checked::normal_impl<NormalKernel, PhiloxGenerator>(mean, std, std::move(generator));
 }
 at::Tensor& normal_tensor_float_out(const at::Tensor& mean, double std, Generator generator, at::Tensor& out) {
@@ -221,6 +223,7 @@ at::Tensor& normal_float_tensor_out(double mean, const at::Tensor& std, Generato
 }
 at::Tensor& normal_tensor_tensor_out(const at::Tensor& mean, const at::Tensor& std, Generator generator,
                                      at::Tensor& out) {
+  SameDevice("aten::normal.Tensor_Tensor_out")(mean, "mean")(std, "std")(out, "out");
   return checked::normal_out_impl<NormalKernel, PhiloxGenerator>(out, mean, std, std::move(generator));
 }
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import copy
-
+import between_devices
 import pytest
 import torch
 
@@ -19,25 +18,15 @@ def test_there_are_two() -> None:
 
 
 @pytest.mark.parametrize("non_blocking", [False, True])
-@pytest.mark.parametrize("layout", ["dense", "transposed", "sliced", "other type"])
+@pytest.mark.parametrize("layout", between_devices.LAYOUTS)
 def test_peer_copies(layout: str, non_blocking: bool) -> None:
-    x = torch.randn(40, 60, 3, generator=torch.Generator().manual_seed(0))
-    views = {"dense": lambda t: t, "transposed": lambda t: t.transpose(0, 2), "sliced": lambda t: t[1:, ::2],
-             "other type": lambda t: t.to(torch.int32)}  # fmt: skip
-    for source, target in ((ZERO, ONE), (ONE, ZERO)):
-        moved = views[layout](x.to(source)).to(target, non_blocking=non_blocking)
-        assert moved.device == target and torch.equal(moved.cpu(), views[layout](x))
+    between_devices.check_moves(ZERO, ONE, layout, non_blocking)
+    between_devices.check_moves(ONE, ZERO, layout, non_blocking)
 
 
 def test_copies_are_ordered_with_both_streams() -> None:
-    for _ in range(20):
-        x = torch.zeros(1000, device=ZERO)
-        for _ in range(5):
-            x += 1
-        y = x.to(ONE, non_blocking=True)
-        x.zero_()
-        z = (y + 1).to(ZERO, non_blocking=True)
-        assert (z + x).sum().item() == 6000
+    between_devices.check_order(ZERO, ONE)
+    between_devices.check_streams(ZERO, ONE)
 
 
 def test_a_stream_waits_for_the_other_devices_event() -> None:
@@ -54,21 +43,11 @@ def test_a_stream_waits_for_the_other_devices_event() -> None:
 
 
 def test_operands_of_two_devices_are_refused() -> None:
-    with pytest.raises(RuntimeError, match="same device.*fl:[01].*fl:[01]"):
-        torch.ones(3, device=ZERO) + torch.ones(3, device=ONE)
+    between_devices.check_refused(ZERO, ONE)
 
 
 def test_a_model_over_both() -> None:
-    torch.manual_seed(0)
-    first, second, x = torch.nn.Linear(4, 5), torch.nn.Linear(5, 2), torch.randn(3, 4)
-
-    def grads(a: torch.device, b: torch.device) -> list[torch.Tensor]:
-        one, two = copy.deepcopy(first).to(a), copy.deepcopy(second).to(b)
-        two(torch.relu(one(x.to(a))).to(b)).square().sum().backward()
-        return [p.grad.cpu() for p in (*one.parameters(), *two.parameters())]
-
-    for got, want in zip(grads(ZERO, ONE), grads(torch.device("cpu"), torch.device("cpu")), strict=True):
-        torch.testing.assert_close(got, want)
+    between_devices.check_gradients((ZERO, ONE), (ONE, ZERO))
 
 
 def test_memory_of_each() -> None:
