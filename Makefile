@@ -44,7 +44,7 @@ help:
 	@echo "make demo      ResNet-50 on the reference chip, checked against the CPU (builds what is missing)"
 	@echo "make test      all tests (builds what is missing)"
 	@echo "make litmus    1,000 runs of the litmus programs under delays, and every mutant of them (LITMUS_RUNS=1000)"
-	@echo "make test-long what takes too long for each change: litmus"
+	@echo "make test-long what takes too long for each change: litmus, the operator database on two chips at once"
 	@echo "make test-opencl        the OpenCL chip's tests in full, on the runtimes that are installed (PoCL)"
 	@echo "make test-opencl-intel  the same on Intel's CPU runtime, which it installs into build/ (about 1 GB)"
 	@echo "make build     only build and install into $(VENV)"
@@ -139,6 +139,7 @@ litmus: $(STAMPS)/build $(STAMPS)/test
 	$(PY) tests/litmus/mutate.py
 
 test-long: litmus
+	FL_LONG=1 OMP_NUM_THREADS=1 $(PY) -m pytest -q -p no:cacheprovider tests/ops/test_concurrent_chips.py
 
 test-opencl test-opencl-intel: export OMP_WAIT_POLICY := passive
 test-opencl test-opencl-intel: export FL_OPENCL_FULL := 1

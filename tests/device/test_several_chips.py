@@ -42,7 +42,8 @@ def home(tmp_path: Path) -> str:
     whole = {"device_name": "whole", "arch": "tgpu-v2", "adapter": "libfl_ninguang.so",
              "match": {"uuid": "NG-0000-0"}}  # fmt: skip
     small = {"device_name": "small", "arch": "tgpu-v2", "adapter": "libfl_ninguang.so",
-             "match": {"uuid": "NG-0000-1"}, "memory_pool": {"prealloc_mb": 0, "min_block_bytes": 4096, "alignment": 256},
+             "match": {"uuid": "NG-0000-1"},
+             "memory_pool": {"prealloc_mb": 0, "min_block_bytes": 4096, "alignment": 256},
              "native_ops": [{"op": "aten::add", "compute": "native"}, {"op": "aten::mul", "compute": "native"},
                             {"op": "aten::uniform_", "compute": "native"},
                             {"op": "aten::gelu", "compute": "cpu"}]}  # fmt: skip
@@ -68,7 +69,7 @@ def test_the_list_is_flat_and_survives_restarts(run_python, home) -> None:
     ("gone,7", []),
 ])  # fmt: skip
 def test_visible_devices(run_python, home, selectors: str, chips: list[str]) -> None:
-    """Devices keep the list's order, whatever the order of the selectors; what a selector does not mean is not shown."""
+    """Devices keep the list's order, whatever the order of the selectors; a selector that means none shows none."""
     shown = devices(run_python, TORCH_FL_HOME=home, TORCH_FL_CHIPS="whole,small", TORCH_FL_VISIBLE_DEVICES=selectors)
     assert [chip for _, chip, _ in shown] == chips
     assert [name for name, _, _ in shown] == [f"fl:{i}" for i in range(len(chips))]
