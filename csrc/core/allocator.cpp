@@ -45,7 +45,17 @@ Block* CachingAllocator::allocate(uint64_t bytes, Stream& stream) {
     raise(FL_STATUS_INVALID_ARGUMENT,
           "memory of " + device_label(device_) + " was asked for on a stream of " + device_label(*stream.device) + ".");
   }
+  return __builtin_expect(history_.on(), 0) ? allocate_watched(bytes, stream) : allocate_block(bytes, stream);
+}
+
+Block* CachingAllocator::allocate_watched(uint64_t bytes, Stream& stream) {
   const MemoryHistory::Call call(history_, StackLevel::State);
+  Block* block = allocate_block(bytes, stream);
+  history_.note(MemoryAction::Alloc, block->ptr, bytes, block->stream);
+  return block;
+}
+
+inline Block* CachingAllocator::allocate_block(uint64_t bytes, Stream& stream) {
   if (bytes - 1 < kMostBytes) {
     std::lock_guard<SpinLock> lock(lock_);
     Heap* heap = heaps_[stream.id].get();
@@ -183,7 +193,6 @@ Block* CachingAllocator::hand_out(Chunk* chunk, uint64_t bytes) {
   chunk->requested = bytes;
   ledger_.hand_out(chunk->small, static_cast<int64_t>(chunk->size), static_cast<int64_t>(bytes));
   if (__builtin_expect(chunk->size >= oversize_, 0)) ledger_.increase(Ledger::kOversizeAllocation, false, 1);
-  history_.note(MemoryAction::Alloc, chunk->ptr, bytes, chunk->stream);
   return chunk;
 }
 
@@ -193,12 +202,25 @@ void CachingAllocator::free(Block* block) noexcept {
   // In a forked child the lock may be held by a thread that is not here, and the memory is not ours.
   if (block == nullptr || in_bad_fork()) return;
   auto* chunk = static_cast<Chunk*>(block);
+  if (__builtin_expect(history_.on(), 0)) {
+    free_watched(chunk);
+  } else {
+    free_block(chunk, false);
+  }
+}
+
+void CachingAllocator::free_watched(Chunk* chunk) {
   const MemoryHistory::Call call(history_, StackLevel::All);
-  std::lock_guard<SpinLock> lock(lock_);
   history_.note(MemoryAction::FreeRequested, chunk->ptr, chunk->requested, chunk->stream);
+  free_block(chunk, true);
+}
+
+inline void CachingAllocator::free_block(Chunk* chunk, bool watched) {
+  std::lock_guard<SpinLock> lock(lock_);
   ledger_.take_back(chunk->small, static_cast<int64_t>(chunk->size), static_cast<int64_t>(chunk->requested));
   if (__builtin_expect(chunk->size >= oversize_, 0)) ledger_.decrease(Ledger::kOversizeAllocation, false, 1);
   if (__builtin_expect(chunk->uses.empty(), 1)) {
+    if (watched) history_.note(MemoryAction::FreeCompleted, chunk->ptr, chunk->requested, chunk->stream);
     make_free(chunk);
   } else {
     defer(chunk);
@@ -206,7 +228,6 @@ void CachingAllocator::free(Block* block) noexcept {
 }
 
 void CachingAllocator::make_free(Chunk* chunk) {
-  history_.note(MemoryAction::FreeCompleted, chunk->ptr, chunk->requested, chunk->stream);
   Heap& heap = *heaps_[chunk->stream->id];
   chunk->state = Chunk::State::Quick;
   if (chunk->size <= quick_limit_) {
@@ -248,6 +269,7 @@ void CachingAllocator::defer(Chunk* chunk) {
 }
 
 void CachingAllocator::stop_waiting(Chunk* chunk) {
+  history_.note(MemoryAction::FreeCompleted, chunk->ptr, chunk->requested, chunk->stream);
   ledger_.decrease(Ledger::kWaiting, chunk->small, 1);
   ledger_.decrease(Ledger::kWaitingBytes, chunk->small, static_cast<int64_t>(chunk->size));
   make_free(chunk);

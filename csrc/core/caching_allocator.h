@@ -66,6 +66,9 @@ class CachingAllocator final : public Allocator {
   };
 
   // allocate
+  // Twice in the machine code: with a history, and without one so much as a test of it more than at the entry.
+  [[gnu::always_inline]] Block* allocate_block(uint64_t bytes, Stream& stream);
+  [[gnu::cold]] Block* allocate_watched(uint64_t bytes, Stream& stream);
   Chunk* allocate_slow(uint64_t size, Stream& stream);
   Chunk* retry_after_release(uint64_t size, Stream& stream, Heap& heap);
   Chunk* take_same(Heap& heap, uint64_t size);
@@ -76,6 +79,8 @@ class CachingAllocator final : public Allocator {
   Block* hand_out(Chunk* chunk, uint64_t bytes);
 
   // free
+  [[gnu::always_inline]] void free_block(Chunk* chunk, bool watched);
+  [[gnu::cold]] void free_watched(Chunk* chunk);
   void make_free(Chunk* chunk);
   void defer(Chunk* chunk);
   void stop_waiting(Chunk* chunk);

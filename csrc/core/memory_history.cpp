@@ -39,6 +39,8 @@ int64_t now_us() {
       .count();
 }
 
+int64_t id_of(const Stream* stream) { return stream == nullptr ? 0 : stream->id; }
+
 bool is_segment(MemoryAction action) {
   return action == MemoryAction::SegmentAlloc || action == MemoryAction::SegmentFree ||
          action == MemoryAction::SegmentMap || action == MemoryAction::SegmentUnmap;
@@ -116,7 +118,6 @@ std::string memory_metadata() {
 // ---------------------------------------------------------------- one call of the allocator
 
 void MemoryHistory::Call::begin(MemoryHistory& history, StackLevel level) noexcept {
-  begun_ = true;
   bool wanted = false, cpp_frames = false;
   {
     std::lock_guard<std::mutex> lock(history.mutex_);
@@ -185,15 +186,13 @@ void MemoryHistory::update_on() {
   on_.store(options_.enabled || log_sink.load() != nullptr, std::memory_order_relaxed);
 }
 
-int64_t MemoryHistory::stream_id(const Stream* stream) { return stream == nullptr ? 0 : stream->id; }
-
-void MemoryHistory::record(MemoryEvent event) noexcept {
+void MemoryHistory::record(MemoryAction action, void* address, uint64_t bytes, uint64_t device_free,
+                           const Stream* stream) noexcept {
   try {
-    if (is_segment(event.action) || event.action == MemoryAction::Oom)
-      add_line(memory_action_name(event.action), event.bytes, event.stream_id);
+    if (is_segment(action) || action == MemoryAction::Oom) add_line(memory_action_name(action), bytes, stream);
     std::lock_guard<std::mutex> lock(mutex_);
     if (!options_.enabled) return;
-    event.time_us = now_us();
+    MemoryEvent event{action, address, bytes, device_free, id_of(stream), now_us(), nullptr, {}};
     keep_stack(event);
     push(std::move(event));
   } catch (...) {  // no host memory for the history: the allocator goes on without this event
@@ -239,12 +238,12 @@ void MemoryHistory::push(MemoryEvent event) {
   next_ = (next_ + 1) % events_.size();
 }
 
-void MemoryHistory::add_line(const char* what, uint64_t bytes, int64_t stream_id) noexcept {
+void MemoryHistory::add_line(const char* what, uint64_t bytes, const Stream* stream) noexcept {
   if (log_sink.load(std::memory_order_relaxed) == nullptr) return;
   try {
     const auto text = [](int64_t amount) { return bytes_text(static_cast<uint64_t>(std::max<int64_t>(amount, 0))); };
     this_thread.lines.push_back(device_label(device_) + ": " + what + " " + bytes_text(bytes) + " on stream " +
-                                std::to_string(stream_id) + "; reserved " + text(ledger_.current(Ledger::kReservedBytes)) +
+                                std::to_string(id_of(stream)) + "; reserved " + text(ledger_.current(Ledger::kReservedBytes)) +
                                 " in " + std::to_string(ledger_.current(Ledger::kSegment)) + " segments, allocated " +
                                 text(ledger_.current(Ledger::kAllocatedBytes)));
   } catch (...) {  // no host memory for a line

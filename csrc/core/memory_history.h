@@ -79,8 +79,8 @@ class MemoryHistory {
   // kept, and at the end the lines that were logged inside it.
   class Call {
    public:
-    Call(MemoryHistory& history, StackLevel level) {
-      if (__builtin_expect(history.on(), 0)) begin(history, level);
+    Call(MemoryHistory& history, StackLevel level) : begun_(history.on()) {
+      if (__builtin_expect(begun_, 0)) begin(history, level);
     }
     ~Call() {
       if (__builtin_expect(begun_, 0)) end();
@@ -88,23 +88,24 @@ class MemoryHistory {
     Call(const Call&) = delete;
 
    private:
-    void begin(MemoryHistory& history, StackLevel level) noexcept;
-    void end() noexcept;
-    bool begun_ = false;
+    // Static, so that the flag stays in a register.
+    static void begin(MemoryHistory& history, StackLevel level) noexcept;
+    static void end() noexcept;
+    const bool begun_;
   };
 
   // True if anything is recorded or logged.
   bool on() const { return on_.load(std::memory_order_relaxed); }
   // Under the allocator's lock.
   void note(MemoryAction action, void* address, uint64_t bytes, const Stream* stream) noexcept {
-    if (__builtin_expect(on(), 0)) record({action, address, bytes, 0, stream_id(stream), 0, nullptr, {}});
+    if (__builtin_expect(on(), 0)) record(action, address, bytes, 0, stream);
   }
   void note_out_of_memory(uint64_t asked, uint64_t device_free, const Stream& stream) noexcept {
-    if (__builtin_expect(on(), 0)) record({MemoryAction::Oom, nullptr, asked, device_free, stream_id(&stream), 0, nullptr, {}});
+    if (__builtin_expect(on(), 0)) record(MemoryAction::Oom, nullptr, asked, device_free, &stream);
   }
   // Adds a line to the log: "fl:0 (acme): <what> 20.00 MiB on stream 0; reserved …". Under the allocator's lock.
   void log(const char* what, uint64_t bytes, const Stream* stream) noexcept {
-    if (__builtin_expect(on(), 0)) add_line(what, bytes, stream_id(stream));
+    if (__builtin_expect(on(), 0)) add_line(what, bytes, stream);
   }
 
   CapturedStack stack_of(void* address) const;  // nullptr: not kept. Of a block, or of a segment's first address
@@ -119,9 +120,8 @@ class MemoryHistory {
   friend void set_memory_log(void (*)(const std::string&));
   void configure(const HistoryOptions& options);
   void update_on();
-  static int64_t stream_id(const Stream* stream);
-  void record(MemoryEvent event) noexcept;
-  void add_line(const char* what, uint64_t bytes, int64_t stream_id) noexcept;
+  void record(MemoryAction action, void* address, uint64_t bytes, uint64_t device_free, const Stream* stream) noexcept;
+  void add_line(const char* what, uint64_t bytes, const Stream* stream) noexcept;
   void keep_stack(MemoryEvent& event);
   void push(MemoryEvent event);
 
