@@ -160,6 +160,7 @@ bench: $(STAMPS)/build $(STAMPS)/examples
 	$(PY) benchmarks/chip_lines.py
 	$(PY) benchmarks/import_time.py
 	$(PY) benchmarks/op_cost.py
+	$(PY) benchmarks/streams.py
 	$(PY) benchmarks/resnet50.py
 	$(PY) benchmarks/opencl.py
 

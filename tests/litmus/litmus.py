@@ -9,14 +9,19 @@ from __future__ import annotations
 import ctypes
 import importlib
 import os
+import subprocess
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import torch
 
+import torch_fl
+
 ONE, TWO = "fl:1", "fl:0"  # not the current device first
+FOLDER = Path(__file__).resolve().parents[2] / "build" / "litmus"
 DELAY_US = 3000  # most that one command is held up
 
 PROGRAMS: dict[str, Program] = {}
@@ -85,6 +90,28 @@ def programs() -> dict[str, Program]:
     for path in sorted(Path(__file__).parent.glob("programs_*.py")):
         importlib.import_module(path.stem)
     return PROGRAMS
+
+
+def build_library(source: Path, target: Path, *flags: str) -> Path:
+    """Compiles an adapter in C; at once for other processes that do the same."""
+    from torch_fl.profile.adapters import include_dir
+
+    target.parent.mkdir(parents=True, exist_ok=True)
+    half = target.with_suffix(f".{os.getpid()}")
+    command = ["cc", "-std=c11", "-O1", "-shared", "-fPIC", "-D_POSIX_C_SOURCE=200809L", f"-I{include_dir()}", *flags]
+    subprocess.run([*command, str(source), "-o", str(half), "-lm", "-ldl", "-pthread"], check=True)
+    half.replace(target)
+    return target
+
+
+@cache
+def other_chip() -> torch.device:
+    """A chip of another adapter, without streams of its own: its calls are done when they return."""
+    source = Path(__file__).parents[1] / "device" / "adapters" / "constrained.c"
+    library = build_library(source, FOLDER / "libfl_other.so", "-DCHIP=other", "-DSTRIDED_COPY")
+    (device,) = torch_fl.register_device(str(library))
+    torch_fl.unregister_alias("other")
+    return device
 
 
 class Delays:

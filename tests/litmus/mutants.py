@@ -12,7 +12,6 @@ import os
 import select
 import shutil
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -63,11 +62,7 @@ def use_forgetful_adapter(folder: Path) -> None:
 
     inner = adapters.find("ninguang")
     assert inner.library is not None and inner.profile_path is not None, inner.error
-    folder.mkdir(parents=True, exist_ok=True)
-    library = folder / "libfl_ninguang.so"
-    command = ["cc", "-std=c11", "-O1", "-shared", "-fPIC", "-D_POSIX_C_SOURCE=200809L", f"-I{adapters.include_dir()}",
-               str(HERE / "forgetful.c"), "-o", str(library), "-ldl", "-pthread"]  # fmt: skip
-    subprocess.run(command, check=True)
+    litmus.build_library(HERE / "forgetful.c", folder / "libfl_ninguang.so")
     shutil.copy(inner.profile_path, folder / adapters.PROFILE_FILE)
     os.environ.setdefault("LITMUS_ADAPTER", str(inner.library))
     os.environ["TORCH_FL_ADAPTER_PATH"] = str(folder)

@@ -23,9 +23,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import litmus  # noqa: E402
 import mutants  # noqa: E402
 import source_mutants  # noqa: E402
-from litmus import Program  # noqa: E402
-
-FOLDER = Path(__file__).resolve().parents[2] / "build" / "litmus"
+from litmus import FOLDER, Program  # noqa: E402
 
 
 def remove_waits(chosen: list[Program], verbose: bool) -> Counter:

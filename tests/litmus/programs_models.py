@@ -17,12 +17,12 @@ def whole_weights(run: Run, *shape: int) -> torch.Tensor:
     return run.values(*shape, high=4) - 2
 
 
-@litmus()
+@litmus(together=True)
 def loader_prefetches_on_a_side_stream(run: Run) -> None:
-    """A real DataLoader with a worker and pinned memory; the next batch travels while the model works."""
+    """A real DataLoader, with a worker and a thread that pins; the next batch travels while the model works."""
     data = run.values(24, 256, high=8)
     weight = whole_weights(run, 256, 32)
-    loader = DataLoader(TensorDataset(data), batch_size=4, pin_memory=True)
+    loader = DataLoader(TensorDataset(data), batch_size=4, num_workers=1, pin_memory=True)
     compute, side = torch.fl.Stream(ONE), torch.fl.Stream(ONE)
     w = run.on(compute, weight)
 

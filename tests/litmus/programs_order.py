@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import torch
-from litmus import ONE, TWO, Run, litmus
+from litmus import ONE, TWO, Run, litmus, other_chip
 
 from torch_fl import routing
 
@@ -265,6 +265,24 @@ def streams_of_two_devices(run: Run) -> None:
     with torch.fl.stream(second):
         read = (y * 2).cpu()
     run.check(read, v * 2, "on the other device's other stream")
+
+
+@litmus()
+def between_two_chips(run: Run) -> None:
+    """Another adapter's device at one end: the two do not know each other's streams, and the host is between them."""
+    other = other_chip()
+    stream = torch.fl.Stream(ONE)
+    for size in (SMALL, 16 * LARGE):
+        v, w = run.values(size), run.values(size)
+        x, target = run.on(stream, v), run.on(stream, w)
+        with torch.fl.stream(stream):
+            kept = target + 1
+            y = (x * 2).to(other, non_blocking=True)
+            x.zero_()
+            target.copy_(y + 1, non_blocking=True)
+            y.zero_()
+            run.check(target.cpu(), v * 2 + 1, f"{size} elements, there and back")
+            run.check(kept.cpu(), w + 1, f"{size} elements, what read the target before")
 
 
 @litmus()
