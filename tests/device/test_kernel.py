@@ -126,6 +126,17 @@ def test_promotion_and_broadcasting_follow_the_operator() -> None:
             b.to(HERE).add_(a.to(HERE)[0])
 
 
+def test_a_factory() -> None:
+    def full(size, fill_value, *, dtype=None, layout=None, device=None, pin_memory=None):  # noqa: ANN001, ANN202
+        return torch.zeros(size, dtype=dtype, device=device) + (fill_value + 1)
+
+    with torch_fl.kernel("aten::full", full, device=HERE, variants=False):
+        assert torch.full((2, 3), 4.0, device=HERE).cpu().eq(5).all()
+        assert torch.full((2, 3), 4.0, device=THERE).cpu().eq(4).all()
+        with torch.device(HERE):
+            assert torch.full((2,), 1.0).cpu().tolist() == [2, 2]
+
+
 def test_autograd_keeps_the_formula() -> None:
     def gradient(device: str) -> Tensor:
         leaf = x(device).clone().requires_grad_()
@@ -189,7 +200,7 @@ def test_replacing_needs_a_word_and_is_undone() -> None:
 
 @pytest.mark.parametrize(("result", "words"), [
     (lambda x: x, "shares memory with an operand"),
-    (lambda x: x.cpu(), "on cpu, and the operands are on fl:1"),
+    (lambda x: x.cpu(), "on cpu, and the call is for fl:1"),
     (lambda x: x[:1].clone(), r"promises torch.float32 \[4, 6\]"),
     (lambda x: x.double(), r"is torch.float64 \[4, 6\] on fl:1"),
     (lambda x: None, "is a NoneType"),

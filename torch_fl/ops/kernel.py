@@ -233,7 +233,7 @@ def _variants(functional: Any) -> list[tuple[Any, int]]:
     if functional._schema.is_mutable:
         return []
     namespace, _, name = functional._schema.name.partition("::")
-    found = []
+    found: dict[int, Any] = {}
     for packet, form in ((name, _OUT), (f"{name}_", _IN_PLACE)):
         packet = getattr(getattr(torch.ops, namespace), packet, None)
         for candidate in packet.overloads() if packet is not None else ():
@@ -242,8 +242,8 @@ def _variants(functional: Any) -> list[tuple[Any, int]]:
             outs = {a.name for a in written if a.is_out}
             fits = len(outs) == len(written) if form == _OUT else [a.name for a in written] == ["self"]
             if written and fits and decompositions._functional_of(overload, outs) is functional:
-                found.append((overload, form))
-    return found[:2]
+                found.setdefault(form, overload)
+    return [(overload, form) for form, overload in found.items()]
 
 
 def _refuse_views(overload: Any) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map
 
+from torch_fl import _C
 from torch_fl._errors import RouteError
 
 __all__ = ["Checked"]
@@ -68,19 +69,23 @@ class Checked:
             raise self._wrong(f"returned {_described(result)}; the operator has {len(returns)} results")
         operands: list[torch.Tensor] = []
         form = (_form(args, operands), *((name, _form(x, operands)) for name, x in kwargs.items()))
-        device = next((x.device for x in operands if x.device.type != "cpu"), kwargs.get("device"))
+        # The operands' device is current; a factory may have been asked for another one.
+        asked = kwargs.get("device")
+        here = torch.device(torch._C._get_privateuse1_backend_name(), _C.current_device())
+        device = here if asked is None or asked.type == here.type else asked
         promise = self._promise(form, args, kwargs)
         for position, (value, declared) in enumerate(zip(results, returns, strict=True)):
             which = f"result {position}" if len(returns) > 1 else "the result"
             self._check_one(which, value, str(declared.type), promise[position] if promise else None, device, operands)
 
-    def _check_one(self, which: str, value: Any, declared: str, promised: Any, device: Any, operands: list) -> None:
+    def _check_one(self, which: str, value: Any, declared: str, promised: Any, device: torch.device,
+                   operands: list[torch.Tensor]) -> None:
         if declared != "Tensor":
             return
         if not isinstance(value, torch.Tensor):
             raise self._wrong(f"{which} is {_described(value)}, and the operator returns a tensor")
-        if device is not None and value.device != device:
-            raise self._wrong(f"{which} is on {value.device}, and the operands are on {device}")
+        if value.device != device:
+            raise self._wrong(f"{which} is on {value.device}, and the call is for {device}")
         if promised is not None and promised != (value.shape, value.dtype):
             shape, dtype = promised
             raise self._wrong(f"{which} is {_described(value)}, and the operator promises {dtype} {list(shape)}")
