@@ -244,7 +244,7 @@ def test_explain_on_one_chip(fl, core, profile_file):
 
 def test_mistakes_with_profiles_are_told(fl, profile_file, tmp_path):
     profile = profile_file("acme")
-    for words, told in ((("--profile", "none.json"), "none.json"),
+    for words, told in ((("--profile", "none.json"), "none.json"), (("--profile", "acme"), "is a *.json file"),
                         (("--profile", profile, "--model", "model.py:run"), "model.py"),
                         (("--profile", profile, "--model", "json:nothing"), "no function nothing"),
                         (("--profile", profile, "--model", "train"), "name a function")):

@@ -31,7 +31,9 @@ def open_profile(profile: Path) -> int:
     """
     from torch_fl.profile import adapters
 
-    spec = adapters.spec_for(str(profile) if profile.suffix == ".json" else f"{profile}.json")
+    if profile.suffix != ".json":
+        raise Refused(f"{profile}: a profile is a *.json file; --device names a chip that is known here")
+    spec = adapters.spec_for(str(profile))
     core = compiled()
     if not core.devices_opened():
         core.set_discover(lambda: [])
@@ -67,7 +69,7 @@ def load_function(name: str) -> Callable[..., Any]:
 
 
 def coverage(index: int, category: str | None = None) -> list[dict[str, Any]]:
-    """Return the tier of every operator that stands on UniOps, on one device: op, category, tier, why, dtype."""
+    """Return the tier of every operator that stands on UniOps, on one device: op, category, tier, why."""
     import torch
 
     from torch_fl import routing
