@@ -240,9 +240,9 @@ def test_memory_that_waits_for_another_stream(faults: Faults) -> None:
     side = torch.fl.Stream(DEVICE)
     x = _make_weights()
     host = torch.ones(1000).pin_memory()
-    faults.arm(f"slow_copy:300000@{DEVICE.index}")
+    faults.arm(f"slow_copy:1000000@{DEVICE.index}")
     with torch.fl.stream(side):
-        host.to(DEVICE, non_blocking=True)  # busy for 0.3 s
+        host.to(DEVICE, non_blocking=True)  # busy for a second
     x.record_stream(side)
     address = x.data_ptr()
     del x

@@ -70,7 +70,7 @@ def test_statistics() -> None:
 
 
 def test_active_until_the_copy_is_done(faults: Faults) -> None:
-    faults.arm("slow_copy:20000@1")
+    faults.arm("slow_copy:1000000@1")
     before = torch.fl.host_memory_stats()
     x = torch.full((MB,), 7.0).pin_memory()
     y = x.to(DEVICE, non_blocking=True)
