@@ -110,6 +110,20 @@ def test_an_own_in_place_kernel_comes_before_the_derived_one() -> None:
         torch.testing.assert_close(torch._C._nn.gelu_(x()).cpu(), F.gelu(x("cpu")))
 
 
+def test_operands_of_two_devices_do_not_reach_the_kernel() -> None:
+    reached = []
+
+    def add(x: Tensor, y: Tensor, *, alpha: float = 1) -> Tensor:
+        reached.append(x)
+        return torch.empty_like(x)
+
+    with torch_fl.kernel("aten::add.Tensor", add, device=HERE):
+        for call in (lambda: x(HERE) + x(THERE), lambda: x(THERE) + x(HERE)):
+            with pytest.raises(RuntimeError, match="same device.*fl:[01].* and fl:[01]"):
+                call()
+    assert not reached
+
+
 def test_promotion_and_broadcasting_follow_the_operator() -> None:
     def add(x: Tensor, y: Tensor, *, alpha: float = 1) -> Tensor:
         return torch.sub(x, y, alpha=-alpha)

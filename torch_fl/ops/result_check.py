@@ -15,6 +15,7 @@ from torch_fl._errors import RouteError
 
 __all__ = ["Checked"]
 
+COPIES = ("aten::_copy_from", "aten::_copy_from_and_resize", "aten::copy", "aten::copy_")  # between devices, too
 MOST_FORMS = 1024  # of arguments that are remembered for a kernel
 Promise = tuple[tuple[torch.Size, torch.dtype] | None, ...] | None
 
@@ -28,9 +29,12 @@ class Checked:
         arguments = kernel.op._schema.arguments
         self._names = [a.name for a in arguments]
         self._written = [a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write]
+        self._copies = kernel.op._schema.name in COPIES
         self._promises: dict[Any, Promise] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not self._copies:
+            _on_one_device((*args, *kwargs.values()), _here())
         try:
             result = self._function(*args, **kwargs)
         except Exception as error:
@@ -71,7 +75,7 @@ class Checked:
         form = (_form(args, operands), *((name, _form(x, operands)) for name, x in kwargs.items()))
         # The operands' device is current; a factory may have been asked for another one.
         asked = kwargs.get("device")
-        here = torch.device(torch._C._get_privateuse1_backend_name(), _C.current_device())
+        here = _here()
         device = here if asked is None or asked.type == here.type else asked
         promise = self._promise(form, args, kwargs)
         for position, (value, declared) in enumerate(zip(results, returns, strict=True)):
@@ -114,6 +118,21 @@ class Checked:
 
     def _wrong(self, what: str) -> RouteError:
         return RouteError(f"kernel {self._kernel.where} for {self._kernel.op.name()}: {what}")
+
+
+def _here() -> torch.device:
+    """The device of the call: it is current."""
+    return torch.device(torch._C._get_privateuse1_backend_name(), _C.current_device())
+
+
+def _on_one_device(values: Any, here: torch.device) -> None:
+    """A kernel must not get operands of another chip: it may work on their addresses."""
+    for value in values:
+        if isinstance(value, (tuple, list)):
+            _on_one_device(value, here)
+        elif isinstance(value, torch.Tensor) and value.device.type == here.type and value.device != here:
+            raise RuntimeError("Expected all tensors to be on the same device, but found at least two devices, "
+                               f"{here} and {value.device}!")
 
 
 def _form(value: Any, operands: list[torch.Tensor]) -> Any:
