@@ -21,6 +21,7 @@ from torch_fl._errors import (
     InternalError,
     InvalidArgumentError,
     ProfileError,
+    RaceError,
     RouteError,
     UnsupportedError,
 )
@@ -36,6 +37,7 @@ __all__ = [
     "InternalError",
     "InvalidArgumentError",
     "ProfileError",
+    "RaceError",
     "RouteError",
     "UnsupportedError",
     "__version__",
@@ -43,6 +45,7 @@ __all__ = [
     "info",
     "kernel",
     "list_devices",
+    "race_check",
     "register_device",
     "routing",
     "unregister_alias",
@@ -55,6 +58,7 @@ _LAZY = {
     "info": ("torch_fl.device._registration", "info"),
     "kernel": ("torch_fl.ops.kernel", "kernel"),
     "list_devices": ("torch_fl.device._registration", "list_devices"),
+    "race_check": ("torch_fl.device.race", "race_check"),
     "register_device": ("torch_fl.device._registration", "register_device"),
     "unregister_alias": ("torch_fl.device._alias", "unregister_alias"),
 }

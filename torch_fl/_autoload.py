@@ -67,6 +67,10 @@ def _register() -> None:
 
     _lifecycle.install()
     routing._install()
+    if _env.is_set("TORCH_FL_RACE_CHECK"):
+        from torch_fl.device import race
+
+        race._install()
     distributed._install(name)
     integrations.apply()
 

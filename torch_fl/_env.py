@@ -152,7 +152,12 @@ VARIABLES: dict[str, Variable] = {
                  "1: prints the routing summary at exit. 2: also logs each segment that the allocator takes or gives "
                  "back, and each time it runs out of memory.", strict=False),
         Variable("TORCH_FL_SYNC_DEBUG", "switch", _parse_bool, False,
-                 "Synchronises after every kernel, so that a failure names the operator that caused it.",
+                 "Synchronises after every kernel and copy, so that a failure names the operator that caused it.",
+                 strict=False),
+        Variable("TORCH_FL_RACE_CHECK", "choice",
+                 _parse_choice("off", "warn", "raise", **{"0": "off", "1": "warn", "2": "raise"}), "off",
+                 "`1` or `warn`: warns of two accesses to the same memory that no event orders, naming both "
+                 "operations. `2` or `raise`: RuntimeError at the second of them. Slow; see docs/streams.md.",
                  strict=False),
         Variable("TORCH_FL_CPU_FALLBACK", "switch", _parse_bool, None,
                  "Whether operators may run on the CPU when no other tier can. Not set: `fallback.enable_cpu_fallback` "

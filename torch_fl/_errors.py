@@ -15,6 +15,7 @@ __all__ = [
     "InternalError",
     "InvalidArgumentError",
     "ProfileError",
+    "RaceError",
     "RouteError",
     "UnsupportedError",
 ]
@@ -34,6 +35,10 @@ class ConfigError(FlError):
 
 class ProfileError(FlError):
     """A chip profile, or the store of registered profiles, is not usable."""
+
+
+class RaceError(FlError):
+    """Two accesses to the same memory that no event orders; only where races are looked for."""
 
 
 class RouteError(FlError):

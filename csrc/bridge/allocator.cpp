@@ -3,6 +3,7 @@
 
 #include <c10/core/CachingDeviceAllocator.h>
 
+#include "bridge/copy.h"
 #include "bridge/guard.h"
 #include "bridge/host_allocator.h"
 #include "core/error.h"
@@ -52,9 +53,7 @@ class DeviceAllocatorProxy final : public c10::DeviceAllocator {
     Stream& stream = current_stream(index);
     fl::Allocator& allocator = *stream.device->allocator;
     const fl_memory to = allocator.locate(dst), from = allocator.locate(const_cast<void*>(src));
-    std::lock_guard lock(stream.mutex);
-    const fl_status status = stream.device->adapter->copy_d2d(stream.handle, to, from, bytes);
-    if (status != FL_STATUS_OK) raise_status(*stream.device->adapter, index, status, "copy between storages");
+    copy_within(stream, to, from, bytes, "copy between storages");
   }
 
   bool initialized() override { return devices_opened(); }

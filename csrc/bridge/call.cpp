@@ -5,6 +5,7 @@
 #include <c10/core/ScalarTypeToTypeMeta.h>
 
 #include "bridge/allocator.h"
+#include "bridge/debug.h"
 #include "bridge/settings.h"
 #include "core/error.h"
 
@@ -281,12 +282,13 @@ bool launch(Device& device, int uniop, DType in, DType out, fl_tensor* inputs, i
     const fl_status status = kernel->k.fn(&call);
     if (__builtin_expect(status != FL_STATUS_OK, 0)) {
       if (status == FL_STATUS_UNIMPLEMENTED) return false;
-      raise_status(*device.adapter, device.index, status, uniop_name(uniop));
+      raise_status(*device.adapter, device.index, status,
+                   debugging() ? operation_name(uniop, overload).c_str() : uniop_name(uniop));
     }
+    if (debugging()) debug_launch(stream, call, uniop, overload);
   }
   stream.note(uniop);
   if (overload >= 0) count(device.index, overload, Tier::Native);
-  if (__builtin_expect(settings.sync_debug.load(std::memory_order_relaxed), 0)) stream.synchronize();
   return true;
 }
 

@@ -6,7 +6,10 @@
 #include <ATen/native/Resize.h>
 #include <torch/library.h>
 
+#include "bridge/copy.h"
+
 #include "bridge/call.h"
+#include "bridge/debug.h"
 #include "bridge/factory.h"
 #include "bridge/route.h"
 #include "bridge/settings.h"
@@ -26,7 +29,7 @@ fl_status locked(Stream& stream, const Queue& queue) {
 }
 
 void check(Device& device, fl_status status, const char* what) {
-  if (status != FL_STATUS_OK) raise_status(*device.adapter, device.index, status, what);
+  if (status != FL_STATUS_OK) raise_status(*device.adapter, device.index, status, copy_name(what).c_str());
 }
 
 fl_memory memory(const at::Tensor& t) {
@@ -61,11 +64,7 @@ void on_device(const at::Tensor& src, const at::Tensor& dst) {
     const fl_memory from = memory(src), to = memory(dst);
     if (from.address == to.address) return;  // two tensors over the same place
     at::assert_no_partial_overlap(dst, src);
-    Stream& stream = current_stream(dst.device().index());
-    const auto queue = [&] {
-      return stream.device->adapter->copy_d2d(stream.handle, to, from, bytes_of(src));
-    };
-    return check(*stream.device, locked(stream, queue), "copy");
+    return copy_within(current_stream(dst.device().index()), to, from, bytes_of(src), "copy");
   }
   auto iter = at::TensorIteratorConfig()
                   .add_output(dst)
@@ -93,29 +92,39 @@ void parts(const at::Tensor& src, const at::Tensor& dst) {
 // Host source into a dense device target of the same sizes, type and strides.
 void upload(const at::Tensor& src, const at::Tensor& dst, bool non_blocking) {
   Stream& stream = current_stream(dst.device().index());
-  const auto queue = [&] {
-    return stream.device->adapter->copy_h2d(stream.handle, memory(dst), src.const_data_ptr(), bytes_of(src));
-  };
+  const fl_memory to = memory(dst);
+  const void* from = src.const_data_ptr();
+  const uint64_t bytes = bytes_of(src);
+  const auto queue = [&] { return stream.device->adapter->copy_h2d(stream.handle, to, from, bytes); };
   check(*stream.device, locked(stream, queue), "copy from the host");
-  if (HostBlock* block = host_find(src.const_data_ptr())) {
-    if (non_blocking)
-      host_record(block, stream);
-    else
-      stream.synchronize();
-  }
+  HostBlock* block = host_find(from);
+  if (block != nullptr && non_blocking) host_record(block, stream);
+  if (debugging())
+    debug_copy(stream, "copy from the host",
+               {host_access(from, bytes, false), device_access(stream, to, bytes, true)});
+  if (block != nullptr && !non_blocking) stream.synchronize();
 }
 
 void download(const at::Tensor& src, const at::Tensor& dst, bool non_blocking) {
   Stream& stream = current_stream(src.device().index());
-  const auto queue = [&] {
-    return stream.device->adapter->copy_d2h(stream.handle, dst.mutable_data_ptr(), memory(src), bytes_of(src));
-  };
+  const fl_memory from = memory(src);
+  void* to = dst.mutable_data_ptr();
+  const uint64_t bytes = bytes_of(src);
+  const auto queue = [&] { return stream.device->adapter->copy_d2h(stream.handle, to, from, bytes); };
   check(*stream.device, locked(stream, queue), "copy to the host");
-  HostBlock* block = non_blocking ? host_find(dst.const_data_ptr()) : nullptr;
-  if (block != nullptr)
-    host_record(block, stream);
-  else
-    stream.synchronize();
+  HostBlock* block = non_blocking && is_pinned(to) ? host_find(to) : nullptr;
+  if (block != nullptr) host_record(block, stream);
+  if (debugging())
+    debug_copy(stream, "copy to the host", {device_access(stream, from, bytes, false), host_access(to, bytes, true)});
+  if (block == nullptr) stream.synchronize();
+}
+
+bool has_bits(const at::Tensor& t) { return t.is_conj() || t.is_neg(); }
+
+// The device can convert and rearrange by itself.
+bool converts(c10::Device where, const at::Tensor& src, const at::Tensor& dst) {
+  return fl::device(where.index())
+             .kernel(static_cast<int>(Uniop::copy), to_dtype(src.scalar_type()), to_dtype(dst.scalar_type())) != nullptr;
 }
 
 bool same_dense_layout(const at::Tensor& a, const at::Tensor& b) {
@@ -125,16 +134,25 @@ bool same_dense_layout(const at::Tensor& a, const at::Tensor& b) {
 
 void from_host(const at::Tensor& src, const at::Tensor& dst, bool non_blocking) {
   if (same_dense_layout(src, dst)) return upload(src, dst, non_blocking);
-  if (dst.is_non_overlapping_and_dense() && !dst.is_conj() && !dst.is_neg()) {
-    at::Tensor staged =
-        at::empty_strided(dst.sizes(), dst.strides(), src.options().dtype(dst.scalar_type()).pinned_memory(false));
-    staged.copy_(src);
-    return upload(staged, dst, false);
+  // As CUDA does: a copy that may not wait is converted by the device, any other by the host, which saves memory there.
+  const bool asynchronous = non_blocking && is_pinned(src.const_data_ptr());
+  if (asynchronous && src.is_non_overlapping_and_dense() && converts(dst.device(), src, dst)) {
+    at::Tensor raw = empty_strided(src.sizes(), src.strides(), src.scalar_type(), dst.device());
+    upload(without_bits(src), raw, true);
+    if (src.is_conj()) raw = raw._conj();
+    if (src.is_neg()) raw = raw._neg_view();
+    return on_device(raw, dst);
   }
-  at::Tensor staged = at::empty(dst.sizes(), src.options().dtype(dst.scalar_type()).pinned_memory(false));
+  const auto options = src.options().dtype(dst.scalar_type()).pinned_memory(asynchronous);
+  if (dst.is_non_overlapping_and_dense() && !has_bits(dst)) {
+    at::Tensor staged = at::empty_strided(dst.sizes(), dst.strides(), options);
+    staged.copy_(src);
+    return upload(staged, dst, asynchronous);
+  }
+  at::Tensor staged = at::empty(dst.sizes(), options);
   staged.copy_(src);
   at::Tensor dense = empty(dst.sizes(), dst.scalar_type(), dst.device());
-  upload(staged, dense, false);
+  upload(staged, dense, asynchronous);
   on_device(dense, dst);
 }
 
@@ -142,6 +160,13 @@ void to_host(const at::Tensor& src, const at::Tensor& dst, bool non_blocking) {
   if (same_dense_layout(src, dst)) return download(src, dst, non_blocking);
   at::Tensor dense = src;
   if (src.sizes() != dst.sizes()) dense = src.expand(dst.sizes());
+  const bool same_type = src.scalar_type() == dst.scalar_type();
+  if ((same_type || non_blocking) && dst.is_non_overlapping_and_dense() && !has_bits(dst) &&
+      converts(src.device(), src, dst)) {
+    at::Tensor ready = empty_strided(dst.sizes(), dst.strides(), dst.scalar_type(), src.device());
+    on_device(dense, ready);
+    return download(ready, dst, non_blocking);
+  }
   if (!dense.is_non_overlapping_and_dense() || dense.is_conj() || dense.is_neg()) {
     at::Tensor packed = empty(dense.sizes(), dense.scalar_type(), dense.device());
     on_device(dense, packed);
@@ -203,7 +228,18 @@ void across(const at::Tensor& src, const at::Tensor& dst, bool non_blocking) {
     if (dst.is_neg()) target = target._neg_view();
   }
   Stream &source = current_stream(src.device().index()), &sink = current_stream(dst.device().index());
-  copy_between(source, memory(packed), sink, memory(target), bytes_of(packed));
+  const fl_memory from = memory(packed), to = memory(target);
+  const char* what = "copy to another device";
+  // Noted before it is queued: the copy ends with waits of the host and of the two streams that order what follows it.
+  if (debugging(kRaceCheck)) {
+    note_accesses(source, what, {device_access(source, from, bytes_of(packed), false)});
+    note_accesses(sink, what, {device_access(sink, to, bytes_of(packed), true)});
+  }
+  copy_between(source, from, sink, to, bytes_of(packed));
+  if (debugging(kSyncDebug)) {
+    synchronize_after(source, copy_name(what));
+    synchronize_after(sink, copy_name(what));
+  }
   if (!target.is_same(dst)) {
     DeviceContext context(dst.device());
     on_device(target, dst);
@@ -256,6 +292,13 @@ c10::Scalar local_scalar_dense(const at::Tensor& self) {
 }
 
 }  // namespace
+
+void copy_within(Stream& stream, const fl_memory& to, const fl_memory& from, uint64_t bytes, const char* what) {
+  const auto queue = [&] { return stream.device->adapter->copy_d2d(stream.handle, to, from, bytes); };
+  check(*stream.device, locked(stream, queue), what);
+  if (debugging())
+    debug_copy(stream, what, {device_access(stream, from, bytes, false), device_access(stream, to, bytes, true)});
+}
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_copy_from", copy_from);

@@ -4,6 +4,7 @@
 #include <ATen/Functions.h>
 #include <ATen/core/List.h>
 
+#include "bridge/debug.h"
 #include "bridge/device_context.h"
 #include "bridge/generator.h"
 #include "bridge/route.h"
@@ -39,9 +40,11 @@ class CpuCall {
     if (unified_) current_stream(device_.index()).synchronize();
     for (size_t i = 0; i < num_arguments; ++i) {
       only_written_ = is_out(schema.arguments()[i]);
+      written_ = writes(schema, i);
       to_cpu((*stack_)[stack_->size() - num_arguments + i]);
     }
     hosted_.assign(stack_->end() - static_cast<long>(num_arguments), stack_->end());
+    if (debugging(kRaceCheck)) debug_host(schema.name() + " on the CPU", accesses_);
     op_.callBoxed(stack_);
     for (size_t i = 0; i < num_arguments; ++i)
       if (writes(schema, i)) write_back(originals_[i], hosted_[i]);
@@ -87,6 +90,12 @@ class CpuCall {
     const bool plain = t.layout() == c10::kStrided && !t.is_conj() && !t.is_neg();
     if (plain && unified_ && t.device() == device_ && !(only_written_ && !t.is_contiguous())) {
       host = host_alias(t);
+      if (debugging(kRaceCheck)) {
+        accesses_.push_back({device_.index(),
+                             Extent::tensor(t.const_data_ptr(), static_cast<int64_t>(t.itemsize()),
+                                            static_cast<int>(t.dim()), t.sizes().data(), t.strides().data()),
+                             written_});
+      }
     } else if (plain && only_written_) {
       // Dense: some of the CPU's kernels (gelu.out) leave a strided out= as it was.
       host = at::empty(t.sizes(), t.options().device(at::kCPU));
@@ -189,8 +198,10 @@ class CpuCall {
   c10::Device device_;
   bool unified_ = false;
   bool only_written_ = false;  // the argument that to_cpu() is at
+  bool written_ = false;       // the same
   uint64_t bytes_ = 0;
   std::vector<c10::IValue> originals_, hosted_;
+  std::vector<RaceAccess> accesses_;  // of the host to memory of the device
   std::vector<std::pair<at::Tensor, at::Tensor>> seen_;  // device tensor -> its host twin, so aliases stay one
 };
 

@@ -4,6 +4,7 @@
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 
 #include "bridge/allocator.h"
+#include "bridge/copy.h"
 #include "bridge/device_context.h"
 #include "bridge/generator.h"
 #include "core/error.h"
@@ -47,12 +48,8 @@ struct Hooks final : public at::PrivateUse1HooksInterface {
       Block* from = block_of(storage.data_ptr());
       Block* to = block_of(data);
       TORCH_CHECK(from != nullptr && to != nullptr, "resize of a storage that Torch-FL did not allocate");
-      Stream& stream = current_stream(storage.device().index());
-      std::lock_guard lock(stream.mutex);
-      const fl_status status =
-          stream.device->adapter->copy_d2d(stream.handle, memory_at(*to, to->ptr), memory_at(*from, from->ptr), keep);
-      if (status != FL_STATUS_OK)
-        raise_status(*stream.device->adapter, stream.device->index, status, "copy while a storage was resized");
+      copy_within(current_stream(storage.device().index()), memory_at(*to, to->ptr), memory_at(*from, from->ptr), keep,
+                  "copy while a storage was resized");
     }
     storage.set_data_ptr_noswap(std::move(data));
     storage.set_nbytes(bytes);

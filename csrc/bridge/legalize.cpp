@@ -1,6 +1,7 @@
 // Makes operands fit a constrained kernel: dense copies for layout, alignment and immediates, flattening for dims, and
 // several launches for sizes. What cannot be made to fit goes to the next tier.
 #include "bridge/call.h"
+#include "bridge/debug.h"
 #include "core/error.h"
 
 namespace fl::bridge {
@@ -66,7 +67,9 @@ class Legalizer {
   fl_status launch(fl_op_call call) {
     call.inputs = inputs_.data();
     call.outputs = outputs_.data();
-    return flatten_ ? launch_flat(call) : kernel_.fn(&call);
+    const fl_status status = flatten_ ? launch_flat(call) : kernel_.fn(&call);
+    if (status == FL_STATUS_OK && debugging()) debug_launch(stream_, call, uniop_, kUncounted);
+    return status;
   }
 
   bool finish() {
@@ -130,9 +133,14 @@ class Legalizer {
   }
 
   void upload(const fl_tensor& to, const void* from, uint64_t bytes) {
-    std::lock_guard lock(stream_.mutex);
-    const fl_status status = device_.adapter->copy_h2d(stream_.handle, to.memory, from, bytes);
-    if (status != FL_STATUS_OK) raise_status(*device_.adapter, device_.index, status, "copy of a scalar to the device");
+    {
+      std::lock_guard lock(stream_.mutex);
+      const fl_status status = device_.adapter->copy_h2d(stream_.handle, to.memory, from, bytes);
+      if (status != FL_STATUS_OK)
+        raise_status(*device_.adapter, device_.index, status, copy_name("copy of a scalar to the device").c_str());
+    }
+    if (debugging())
+      debug_copy(stream_, "copy of a scalar to the device", {device_access(stream_, to.memory, bytes, true)});
   }
 
   // A scalar in memory. Where all operands have one shape it has it too: by stride 0 if the kernel takes that.
@@ -215,7 +223,9 @@ bool launch_legalized(Device& device, const Kernel& kernel, fl_op_call call) {
   if (!legalizer.prepare()) return false;
   const fl_status status = legalizer.launch(call);
   if (status == FL_STATUS_UNIMPLEMENTED) return false;
-  if (status != FL_STATUS_OK) raise_status(*device.adapter, device.index, status, uniop_name(kernel.uniop));
+  if (status != FL_STATUS_OK)
+    raise_status(*device.adapter, device.index, status,
+                 debugging() ? operation_name(kernel.uniop, kUncounted).c_str() : uniop_name(kernel.uniop));
   return legalizer.finish();
 }
 

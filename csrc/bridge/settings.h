@@ -6,7 +6,6 @@
 namespace fl::bridge {
 
 struct Settings {
-  std::atomic<bool> sync_debug{false};        // TORCH_FL_SYNC_DEBUG: synchronize after every kernel
   std::atomic<bool> enable_decompose{true};
   std::atomic<bool> enable_library{true};
   std::atomic<bool> enable_cpu{true};

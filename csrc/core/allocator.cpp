@@ -45,13 +45,15 @@ Block* CachingAllocator::allocate(uint64_t bytes, Stream& stream) {
     raise(FL_STATUS_INVALID_ARGUMENT,
           "memory of " + device_label(device_) + " was asked for on a stream of " + device_label(*stream.device) + ".");
   }
-  return __builtin_expect(history_.on(), 0) ? allocate_watched(bytes, stream) : allocate_block(bytes, stream);
+  const bool watched = history_.on() || debugging(kRaceCheck);
+  return __builtin_expect(watched, 0) ? allocate_watched(bytes, stream) : allocate_block(bytes, stream);
 }
 
 Block* CachingAllocator::allocate_watched(uint64_t bytes, Stream& stream) {
   const MemoryHistory::Call call(history_, StackLevel::State);
   Block* block = allocate_block(bytes, stream);
   history_.note(MemoryAction::Alloc, block->ptr, bytes, block->stream);
+  if (debugging(kRaceCheck)) race_allocated(device_.index, block->ptr, block->size, block->stream);
   return block;
 }
 
@@ -202,7 +204,7 @@ void CachingAllocator::free(Block* block) noexcept {
   // In a forked child the lock may be held by a thread that is not here, and the memory is not ours.
   if (block == nullptr || in_bad_fork()) return;
   auto* chunk = static_cast<Chunk*>(block);
-  if (__builtin_expect(history_.on(), 0)) {
+  if (__builtin_expect(history_.on() || debugging(kRaceCheck), 0)) {
     free_watched(chunk);
   } else {
     free_block(chunk, false);
@@ -212,6 +214,7 @@ void CachingAllocator::free(Block* block) noexcept {
 void CachingAllocator::free_watched(Chunk* chunk) {
   const MemoryHistory::Call call(history_, StackLevel::All);
   history_.note(MemoryAction::FreeRequested, chunk->ptr, chunk->requested, chunk->stream);
+  if (debugging(kRaceCheck)) race_freed(device_.index, chunk->ptr);  // before another thread can be given it
   free_block(chunk, true);
 }
 

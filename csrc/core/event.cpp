@@ -2,6 +2,7 @@
 #include <chrono>
 
 #include "internal.h"
+#include "race.h"
 #include "stream_pool.h"
 #include "transfer.h"
 
@@ -46,6 +47,7 @@ void StreamPool::put_event(bool timing, fl_event event) noexcept {
 }
 
 Event::~Event() {
+  if (debugging(kRaceCheck)) race_event_gone(this);
   if (handle_ != nullptr) device_->streams->put_event(timing_, handle_);
 }
 
@@ -65,11 +67,13 @@ void Event::record(Stream& stream) {
   if (handle_ == nullptr) handle_ = stream.device->streams->take_event(timing_);
   device_ = stream.device;
   std::lock_guard<std::mutex> lock(stream.mutex);
+  RaceMark mark = debugging(kRaceCheck) ? race_mark(stream) : nullptr;
   const fl_status status = device_->adapter->event_record(handle_, stream.handle);
   if (status != FL_STATUS_OK) {
     raise_status(*device_->adapter, device_->index, status, stream_action("event_record at the end", stream).c_str());
   }
   recorded_ = true;
+  if (mark != nullptr) race_event_recorded(this, std::move(mark));
 }
 
 void Event::wait(Stream& stream) {
@@ -80,7 +84,10 @@ void Event::wait(Stream& stream) {
   if (adapter == device_->adapter && FL_HAS(adapter, stream_wait_event)) {
     std::lock_guard<std::mutex> lock(stream.mutex);
     const fl_status status = adapter->stream_wait_event(stream.handle, handle_);
-    if (status == FL_STATUS_OK) return;
+    if (status == FL_STATUS_OK) {
+      if (debugging(kRaceCheck)) race_event_waited(this, stream);
+      return;
+    }
     if (status != FL_STATUS_UNIMPLEMENTED) {
       raise_status_of_two(*stream.device, *device_, status, stream_action("stream_wait_event", stream).c_str());
     }
@@ -92,7 +99,10 @@ bool Event::query() {
   if (!recorded_ || handle_ == nullptr) return true;
   check_usable(*device_);
   const fl_status status = device_->adapter->event_query(handle_);
-  if (status == FL_STATUS_OK) return true;
+  if (status == FL_STATUS_OK) {
+    if (debugging(kRaceCheck)) race_event_reached(this);
+    return true;
+  }
   if (status == FL_STATUS_NOT_READY) return false;
   raise_status(*device_->adapter, device_->index, status, "event_query");
 }
@@ -102,6 +112,7 @@ void Event::synchronize() {
   check_usable(*device_);
   const fl_status status = device_->adapter->event_synchronize(handle_);
   if (status != FL_STATUS_OK) raise_status(*device_->adapter, device_->index, status, "event_synchronize");
+  if (debugging(kRaceCheck)) race_event_reached(this);
 }
 
 double Event::elapsed_ms(Event& end) {

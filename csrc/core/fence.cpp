@@ -19,45 +19,50 @@ void keep_failure(Stream& stream, fl_status status, const char* action, std::exc
 Fence Fence::put(Stream& stream) noexcept {
   Fence fence;
   Device& device = *stream.device;
-  if (!device.streams->has_events() || device.lost()) return fence;
-  try {
-    const PlainErrors plain;
-    fence.event_ = device.streams->take_event(false);
-  } catch (...) {
-    return fence;  // the stream's idleness will have to do
-  }
+  if (device.lost()) return fence;
+  if (debugging(kRaceCheck)) fence.mark_ = race_mark(stream);
+  if (!device.streams->has_events()) return fence;
   // Another thread may be waiting for the stream with its lock held, and the caller holds the allocator's: rather than
-  // stall all allocations, the stream's idleness has to do.
+  // stall all allocations, the event is recorded later. It is then a later point than need be, which is safe.
   constexpr int kTries = 100;
-  for (int tries = 0; tries < kTries; ++tries) {
-    std::unique_lock<std::mutex> lock(stream.mutex, std::try_to_lock);
-    if (!lock.owns_lock()) {
-      std::this_thread::yield();
-      continue;
-    }
-    if (device.adapter->event_record(fence.event_, stream.handle) == FL_STATUS_OK) return fence;
-    break;
-  }
-  fence.recycle(stream);
+  for (int tries = 0; tries < kTries && !fence.try_record(stream); ++tries)
+    std::this_thread::yield();
   return fence;
 }
 
+bool Fence::try_record(Stream& stream) noexcept {
+  Device& device = *stream.device;
+  if (event_ == nullptr) {
+    try {
+      const PlainErrors plain;
+      event_ = device.streams->take_event(false);
+    } catch (...) {
+      return false;
+    }
+  }
+  std::unique_lock<std::mutex> lock(stream.mutex, std::try_to_lock);
+  recorded_ = lock.owns_lock() && device.adapter->event_record(event_, stream.handle) == FL_STATUS_OK;
+  return recorded_;
+}
+
 void Fence::recycle(Stream& stream) noexcept {
-  stream.device->streams->put_event(false, event_);
+  if (event_ != nullptr) stream.device->streams->put_event(false, event_);
   event_ = nullptr;
+  race_host_reached(mark_);
 }
 
 bool Fence::passed(Stream& stream, std::exception_ptr& failure) noexcept {
   Device& device = *stream.device;
   if (device.lost()) return true;
-  if (event_ == nullptr) {
+  if (!recorded_ && !(device.streams->has_events() && try_record(stream))) {
     try {
       const PlainErrors plain;
-      return stream.query();
+      if (!stream.query()) return false;
     } catch (...) {
       if (!failure) failure = std::current_exception();
-      return true;
     }
+    recycle(stream);
+    return true;
   }
   const fl_status status = device.adapter->event_query(event_);
   if (status == FL_STATUS_NOT_READY) return false;
@@ -69,14 +74,14 @@ bool Fence::passed(Stream& stream, std::exception_ptr& failure) noexcept {
 void Fence::wait(Stream& stream, std::exception_ptr& failure) noexcept {
   Device& device = *stream.device;
   if (device.lost()) return;
-  if (event_ == nullptr) {
+  if (!recorded_) {
     try {
       const PlainErrors plain;
       stream.synchronize();
     } catch (...) {
       if (!failure) failure = std::current_exception();
     }
-    return;
+    return recycle(stream);
   }
   const fl_status status = device.adapter->event_synchronize(event_);
   if (status != FL_STATUS_OK) keep_failure(stream, status, "work", failure);

@@ -7,11 +7,12 @@
 #include <vector>
 
 #include "internal.h"
+#include "race.h"
 #include "stream_pool.h"
 
 namespace fl {
 
-// One point in a stream's work. Where no event could be recorded, it has passed when the stream is seen idle.
+// One point in a stream's work. Where the adapter has no events, it has passed when the stream is seen idle.
 class Fence {
  public:
   static Fence put(Stream& stream) noexcept;
@@ -20,8 +21,11 @@ class Fence {
   void wait(Stream& stream, std::exception_ptr& failure) noexcept;
 
  private:
+  bool try_record(Stream& stream) noexcept;
   void recycle(Stream& stream) noexcept;
   fl_event event_ = nullptr;
+  bool recorded_ = false;
+  RaceMark mark_;
 };
 
 // Item has `int fences`, the number of points that it still waits for. The owner's lock guards all calls.

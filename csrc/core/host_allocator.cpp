@@ -188,6 +188,7 @@ HostBlock* host_allocate(uint64_t bytes, int index, void** out_address) {
     reason = error.what();
   }
   if (block == nullptr) raise(status, reason);
+  if (debugging(kRaceCheck)) race_allocated(kHostSpace, block->address, block->size, nullptr);
   std::unique_lock<std::shared_mutex> lock(all.live_mutex);
   all.live[reinterpret_cast<uintptr_t>(block->address)] = block;
   all.num_live.fetch_add(1);
@@ -198,6 +199,7 @@ HostBlock* host_allocate(uint64_t bytes, int index, void** out_address) {
 void host_free(HostBlock* block) noexcept {
   if (block == nullptr || in_bad_fork()) return;
   HostCache& all = cache();
+  if (debugging(kRaceCheck)) race_freed(kHostSpace, block->address);
   {
     std::unique_lock<std::shared_mutex> lock(all.live_mutex);
     all.live.erase(reinterpret_cast<uintptr_t>(block->address));

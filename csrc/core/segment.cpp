@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "race.h"
+
 namespace fl {
 namespace {
 
@@ -70,6 +72,7 @@ bool SegmentSource::take(uint64_t bytes, bool small, DeviceMemory& out) {
 }
 
 void SegmentSource::give_back(const DeviceMemory& memory) {
+  if (debugging(kRaceCheck)) race_returned(device_.index, memory.begin, memory.bytes);
   if (!device_.lost()) {
     const fl_status status = device_.adapter->memory_free(device_.ordinal, memory.raw);
     if (status != FL_STATUS_OK) raise_status(*device_.adapter, device_.index, status, "memory_free");

@@ -5,6 +5,7 @@
 
 #include "counters.h"
 #include "internal.h"
+#include "race.h"
 #include "stream_pool.h"
 
 namespace fl {
@@ -44,8 +45,12 @@ bool Stream::query() {
   }
   std::unique_lock<std::mutex> lock(mutex, std::try_to_lock);
   if (!lock.owns_lock()) return false;  // another thread queues work on it or waits for it
+  const RaceMark mark = debugging(kRaceCheck) ? race_mark(*this) : nullptr;
   const fl_status status = adapter->stream_query(handle);
-  if (status == FL_STATUS_OK) return true;
+  if (status == FL_STATUS_OK) {
+    if (mark != nullptr) race_host_reached(mark);
+    return true;
+  }
   if (status == FL_STATUS_NOT_READY) return false;
   raise_status(*adapter, device->index, status, stream_action("query", *this).c_str());
 }
@@ -54,10 +59,13 @@ void Stream::synchronize() {
   check_usable(*device);
   const fl_adapter* adapter = device->adapter;
   std::lock_guard<std::mutex> lock(mutex);
+  const RaceMark mark = debugging(kRaceCheck) ? race_mark(*this) : nullptr;
   const fl_status status = FL_HAS(adapter, stream_synchronize) ? adapter->stream_synchronize(handle)
                                                                : adapter->device_synchronize(device->ordinal);
-  if (status == FL_STATUS_OK) return;
-  raise_status(*adapter, device->index, status, stream_action("synchronize", *this).c_str());
+  if (status != FL_STATUS_OK) {
+    raise_status(*adapter, device->index, status, stream_action("synchronize", *this).c_str());
+  }
+  if (mark != nullptr) race_host_reached(mark);
 }
 
 // ---------------------------------------------------------------- pool

@@ -3,6 +3,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 namespace fl::python {
+void bind_debug(py::module& m);
 void bind_memory(py::module& m);
 void bind_memory_history(py::module& m);
 void bind_routing(py::module& m);

@@ -291,6 +291,8 @@ void bind_devices(py::module& m) {
 void bind_streams(py::module& m) {  // streams as (id, device index); torch.Stream carries them in Python
   m.def("default_stream", [](int index) { return default_stream(index).id; });
   m.def("current_stream", [](int index) { return current_stream(index).id; });
+  m.def("stream_priority", [](int index, int64_t id) { return stream_from_id(index, id).priority; });
+  m.attr("priority_range") = py::make_tuple(0, kMostUrgent);
   m.def("set_stream", [](int index, int64_t id) { set_current_stream(stream_from_id(index, id)); });
 }
 
@@ -309,6 +311,7 @@ PYBIND11_MODULE(_C, m) {
   m.attr("abi_version") = std::to_string(FL_ABI_MAJOR) + "." + std::to_string(FL_ABI_MINOR);
   python::bind_devices(m);
   python::bind_streams(m);
+  python::bind_debug(m);
   python::bind_memory(m);
   python::bind_memory_history(m);
   python::bind_routing(m);

@@ -113,7 +113,6 @@ void bind_routing(py::module& m) {
   m.def("only_checked", &bridge::only_checked);
   m.def("forbid_cpu", [](int change) { bridge::forbid_cpu_depth += change; });
   m.def("cpu_allowed", [] { return bridge::settings.enable_cpu.load() && bridge::forbid_cpu_depth == 0; });
-  m.def("set_sync_debug", [](bool on) { bridge::settings.sync_debug = on; });
   m.def("counts", [] {
     py::list out;
     for (const auto& c : counts())

@@ -26,7 +26,8 @@ class Stream(torch.Stream):
 
     Args:
         device: where; None is the current device.
-        priority: 0 is normal, negative is more urgent.
+        priority: 0 is normal, negative is more urgent; what lies outside priority_range() is clamped. Whether the
+            chip runs urgent streams first is the vendor's matter: docs/streams.md.
     """
 
     def __new__(cls, device: Any = None, priority: int = 0, **kwargs: Any) -> Stream:
@@ -34,6 +35,16 @@ class Stream(torch.Stream):
             return super().__new__(cls, stream_id=kwargs["stream_id"], device_index=kwargs["device_index"],
                                    device_type=kwargs["device_type"])
         return super().__new__(cls, _device(_index(device)), priority=priority)
+
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        """Return the least and the most urgent priority."""
+        return _C.priority_range
+
+    @property
+    def priority(self) -> int:
+        """The priority the stream was made with, after clamping."""
+        return _C.stream_priority(self.device_index, self.stream_id)
 
 
 class _EventType(type):
@@ -71,9 +82,10 @@ def default_stream(device: Any = None) -> Stream:
 
 
 def set_stream(stream: torch.Stream | None) -> None:
-    """Make a stream current on its device, for this thread; None does nothing."""
+    """Make a stream, and its device, current for this thread; None does nothing."""
     if stream is not None:
         _C.set_stream(stream.device_index, stream.stream_id)
+        _C.set_device(stream.device_index)
 
 
 class StreamContext:
