@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from constrained_chip import Chip, drop_aliases
 
 import torch_fl
 
@@ -347,9 +348,37 @@ def model_split_over_two_devices(side: torch.Stream) -> None:
         optimizer.zero_grad()
 
 
+def training_with_prefetched_batches(side: torch.Stream) -> None:
+    torch.manual_seed(0)
+    data = torch.utils.data.TensorDataset(torch.randn(64, 16), torch.randint(4, (64,)))
+    model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.BatchNorm1d(32), torch.nn.GELU(),
+                                torch.nn.Dropout(0.1), torch.nn.Linear(32, 4)).to(DEVICE)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+    def fetch(batches):
+        batch = next(batches, None)
+        if batch is None:
+            return None
+        with torch.fl.stream(side):
+            return [t.to(DEVICE, non_blocking=True) for t in batch]
+
+    batches = iter(torch.utils.data.DataLoader(data, batch_size=16, pin_memory=True))
+    batch = fetch(batches)
+    while batch is not None:
+        torch.fl.current_stream(DEVICE).wait_stream(side)
+        for t in batch:
+            t.record_stream(torch.fl.current_stream(DEVICE))
+        x, y = batch
+        batch = fetch(batches)
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 RIGHT = [waits, order_through_a_third_stream, waits_of_the_host, columns, interleaved, only_reads, record_stream,
          freed_after_a_wait, prefetch_from_pinned_memory, peer_copies, growing_cache,
-         autograd_on_the_streams_of_forward, model_split_over_two_devices]
+         autograd_on_the_streams_of_forward, model_split_over_two_devices, training_with_prefetched_batches]
 
 
 @pytest.mark.parametrize("program", RIGHT, ids=lambda program: program.__name__)
@@ -457,6 +486,26 @@ def test_the_environment_variable(run_python, value: str, goes_on: bool, words: 
     done = run_python(RACE, check=False, TORCH_FL_RACE_CHECK=value)
     assert ("went on" in done.stdout) == goes_on, done.stderr
     assert words in done.stderr and bool(words) == bool(done.stderr.strip()), done.stderr
+
+
+def test_operands_that_a_constrained_chip_has_rearranged(tmp_path) -> None:
+    device = Chip(tmp_path, "race_chip", "-DSTRIDED_COPY").device
+    try:
+        x = torch.ones(8, 8, device=device)
+        stream = torch.fl.Stream(device)
+        stream.wait_stream(torch.fl.current_stream(device))
+        with torch_fl.race_check() as races:
+            x.mul_(2.0)
+            with torch.fl.stream(stream):
+                y = x[:, ::2] * 2.0
+            torch.fl.synchronize(device)
+            (race,) = races.reports
+            assert race.second is not None and race.second.op == "aten::mul.Tensor, UniOp copy", str(race)
+            x[:, ::2] + x.t()[:, ::2]
+            torch.fl.synchronize(device)
+        assert len(races.reports) == 1 and y.sum().item() == 128.0
+    finally:
+        drop_aliases()
 
 
 def test_the_hosts_own_work_counts_where_it_sees_the_memory(run_python) -> None:

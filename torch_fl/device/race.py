@@ -26,7 +26,7 @@ __all__ = ["RaceReport", "RaceSide", "RaceWarning", "race_check"]
 ACTIONS = ("collect", "warn", "raise")
 _MOST_REPORTS = 1000  # kept by one race_check(); later ones are only counted
 _OUR_FOLDERS = tuple(os.path.join(os.path.dirname(os.path.abspath(path)), "")
-                     for path in (torch.__file__, os.path.dirname(__file__)))
+                     for path in (torch.__file__, _env.__file__))
 
 
 class RaceWarning(UserWarning):
@@ -41,7 +41,8 @@ class RaceSide:
         op: as PyTorch names it, then what ran for it: "aten::add.Tensor, UniOp add".
         device, stream: indices; None where the host itself read or wrote.
         writes: whether it writes the memory.
-        stack: (file, line, function) of the Python callers, innermost first; empty in autograd's own threads.
+        stack: (file, line, function) of the Python callers, innermost first; empty where PyTorch itself
+            called, as in autograd's threads.
     """
 
     op: str
