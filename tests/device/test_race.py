@@ -26,6 +26,7 @@ def settled() -> None:
 @pytest.fixture
 def side() -> torch.Stream:
     settled()
+    torch.fl.empty_cache()  # an allocation that finds no memory waits for all streams, which orders them
     return torch.fl.Stream(DEVICE)
 
 
@@ -424,7 +425,7 @@ def test_raising_leaves_a_process_that_works(side: torch.Stream) -> None:
         assert isinstance(caught.value, RuntimeError)
         torch.fl.synchronize(DEVICE)
         assert (ones() + 1).sum().item() == 2 * N
-    torch.fl.empty_cache()
+    torch.fl.empty_cache()  # freed memory of the side stream
     with pytest.raises(torch_fl.RaceError, match="went back to the device"), torch_fl.race_check("raise"):
         x = ones(1 << 22)
         side.wait_stream(torch.fl.current_stream(DEVICE))

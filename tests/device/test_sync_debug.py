@@ -97,3 +97,34 @@ def test_without_it_the_failure_comes_at_the_next_wait(faults: Faults) -> None:
     t.exp_()
     with pytest.raises(RuntimeError, match="synchronize of stream 0.*exp"):
         torch.fl.synchronize(DEVICE)
+
+
+def test_what_makes_operands_fit_a_chip_is_watched_too(run_python) -> None:
+    run_python(
+        """
+        import json, pathlib, tempfile
+        import torch, torch_fl
+        from ninguang_faults import Faults
+        from torch_fl import _C
+        profile = {"device_name": "strict", "adapter": "ninguang", "arch": "tgpu-v2",
+                   "native_ops": [{"op": "mul", "constraints": {"contiguous": True}}, {"op": "*"}]}
+        path = pathlib.Path(tempfile.mkdtemp()) / "chip_profile.json"
+        path.write_text(json.dumps(profile))
+        device = torch_fl.register_device(str(path))[0]
+        armed = Faults()
+        x = torch.ones(8, 8, device=device)
+        torch.fl.synchronize(device)
+        _C.set_sync_debug(True)
+        seen = []
+        for number in range(1, 4):          # the copy that makes the operand dense, then the kernel
+            armed.arm(f"launch:{number}")
+            try:
+                x[:, ::2] * 2.0
+                seen.append("")
+            except RuntimeError as error:
+                seen.append(str(error))
+            armed.disarm()
+        assert all("aten::mul.Tensor" in text for text in seen[:2]), seen
+        assert "UniOp copy" in seen[0] and "UniOp mul" in seen[1] and seen[2] == "", seen
+        """
+    )
