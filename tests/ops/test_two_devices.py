@@ -119,6 +119,10 @@ def test_what_the_cpu_tier_would_have_copied() -> None:
     images = torch.randn(1, 3, 8, 8)
     with pytest.raises(RuntimeError, match="same device|should be the same"):
         torch.nn.Conv2d(3, 4, 3).to(DEVICE)(images)
+    grad, weight = torch.ones(1, 4, 6, 6, device=DEVICE), torch.ones(4, 3, 3, 3, device=DEVICE)
+    with pytest.raises(RuntimeError, match=f"same device.*{DEVICE}.*cpu"):  # PyTorch's own would read device memory
+        torch.ops.aten.convolution_backward(grad, images, weight, [4], [1, 1], [0, 0], [1, 1], False, [0, 0], 1,
+                                            [True, True, True])  # fmt: skip
     with pytest.raises(RuntimeError, match=f"same device.*{DEVICE}.*cpu"):
         torch.linalg.lstsq(torch.eye(3, device=DEVICE), torch.ones(3, 1))
     with pytest.raises(RuntimeError, match="same device"):

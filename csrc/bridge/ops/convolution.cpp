@@ -1,5 +1,6 @@
 // Convolution with all its options: convolution_overrideable is what ATen's convolution picks for our device.
 #include <ATen/native/ConvUtils.h>
+#include <ATen/ops/convolution_backward_native.h>
 #include <ATen/ops/convolution_backward_ops.h>
 #include <ATen/ops/convolution_backward_overrideable_ops.h>
 #include <ATen/ops/convolution_ops.h>
@@ -10,6 +11,7 @@
 #include "bridge/device_context.h"
 #include "bridge/lower.h"
 #include "bridge/ops/operands.h"
+#include "bridge/same_device.h"
 
 namespace fl::bridge {
 
@@ -147,9 +149,24 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> backward_overrideable(const at::T
                   transposed, output_padding, groups, mask);
 }
 
+// PyTorch's own chooses its implementation by the input's device alone: with the input on the CPU and the weight here,
+// it would read memory that the host cannot.
+std::tuple<at::Tensor, at::Tensor, at::Tensor> checked_backward(const at::Tensor& grad, const at::Tensor& input,
+                                                                const at::Tensor& weight,
+                                                                at::OptionalIntArrayRef bias_sizes,
+                                                                at::IntArrayRef stride, at::IntArrayRef padding,
+                                                                at::IntArrayRef dilation, bool transposed,
+                                                                at::IntArrayRef output_padding, int64_t groups,
+                                                                std::array<bool, 3> mask) {
+  SameDevice("aten::convolution_backward")(grad, "grad_output")(input, "input")(weight, "weight");
+  return at::native::convolution_backward(grad, input, weight, bias_sizes, stride, padding, dilation, transposed,
+                                          output_padding, groups, mask);
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("convolution_backward", checked_backward);
   m.impl("convolution_overrideable", convolution);
   m.impl("convolution_backward_overrideable", backward_overrideable);
 }

@@ -129,6 +129,8 @@ Triple native_batch_norm_backward(const at::Tensor& grad_, const at::Tensor& inp
                                   const OptionalTensor& running_mean, const OptionalTensor& running_var,
                                   const OptionalTensor& save_mean, const OptionalTensor& save_invstd, bool training,
                                   double eps, std::array<bool, 3> mask) {
+  SameDevice("aten::native_batch_norm_backward")(grad_, "grad_out")(input, "input")(weight_, "weight")(
+      running_mean, "running_mean")(running_var, "running_var")(save_mean, "save_mean")(save_invstd, "save_invstd");
   static const int overload = overload_id("aten::native_batch_norm_backward");
   const auto fallback = [&] {
     return next_tier<at::_ops::native_batch_norm_backward>(grad_, input, weight_, running_mean, running_var, save_mean,
@@ -369,6 +371,8 @@ Triple native_group_norm(const at::Tensor& input, const OptionalTensor& weight_,
 Triple native_group_norm_backward(const at::Tensor& grad_, const at::Tensor& input, const at::Tensor& mean_,
                                   const at::Tensor& rstd_, const OptionalTensor& weight_, int64_t n, int64_t c,
                                   int64_t hw, int64_t groups, std::array<bool, 3> mask) {
+  SameDevice("aten::native_group_norm_backward")(grad_, "grad_out")(input, "input")(mean_, "mean")(rstd_, "rstd")(
+      weight_, "weight");
   static const int overload = overload_id("aten::native_group_norm_backward");
   const auto fallback = [&] {
     return next_tier<at::_ops::native_group_norm_backward>(grad_, input, mean_, rstd_, weight_, n, c, hw, groups, mask);

@@ -10,6 +10,7 @@
 
 #include "bridge/device_context.h"
 #include "bridge/lower.h"
+#include "bridge/same_device.h"
 #include "lowerings.h"
 
 namespace fl::bridge {
@@ -224,10 +225,12 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
     return adaptive<at::_ops::_adaptive_avg_pool3d>(3, OVERLOAD("_adaptive_avg_pool3d"), self, size);
   });
   m.impl("_adaptive_avg_pool2d_backward", [](const at::Tensor& grad, const at::Tensor& self) {
+    SameDevice("aten::_adaptive_avg_pool2d_backward")(grad, "grad_output")(self, "self");
     return adaptive_backward<at::_ops::_adaptive_avg_pool2d_backward>(2, OVERLOAD("_adaptive_avg_pool2d_backward"),
                                                                       grad, self);
   });
   m.impl("_adaptive_avg_pool3d_backward", [](const at::Tensor& grad, const at::Tensor& self) {
+    SameDevice("aten::_adaptive_avg_pool3d_backward")(grad, "grad_output")(self, "self");
     return adaptive_backward<at::_ops::_adaptive_avg_pool3d_backward>(3, OVERLOAD("_adaptive_avg_pool3d_backward"),
                                                                       grad, self);
   });
