@@ -306,7 +306,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {{
 
 def lowerings_header(all_targets: list[Target]) -> str:
     declarations = "\n".join(lowering_declaration(t) for t in all_targets if not t.generic)
-    return f"""{HEADER}// Hand-written lowerings (csrc/bridge/ops/) into allocated outputs; false: no kernel of the chip fits.
+    return f"""{HEADER}// Hand-written lowerings (csrc/bridge/ops/) into allocated outputs; false: no kernel fits.
 #pragma once
 #include <ATen/core/IListRef.h>
 #include <ATen/core/Tensor.h>

@@ -181,7 +181,8 @@ def test_the_import_is_lean(run_python) -> None:
     done = run_python("""
         import sys, torch
         heavy = [m for m in ("triton", "torch_fl.cli", "typer", "rich", "yaml", "msgspec", "torch_fl.profile.loader",
-                             "torch_fl.ops.decompositions", "torch._dynamo", "torch._inductor", "torch._decomp", "sympy")
+                             "torch_fl.ops.decompositions", "torch._dynamo", "torch._inductor", "torch._decomp",
+                             "sympy")
                  if m in sys.modules]
         print(heavy)
         assert not any("libninguang" in line for line in open("/proc/self/maps"))

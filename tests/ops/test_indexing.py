@@ -155,7 +155,8 @@ def test_index_put_of_host_value_and_indices() -> None:
 def test_index_put_errors() -> None:
     i = torch.tensor([0, 1])
     check_error(lambda x, i, v: x.index_put_((i,), v), make(3, 4), i, torch.ones(3), match="cannot be broadcast")
-    check_error(lambda x, i, v: x.index_put_((i,), v), make(3, 4), i, torch.ones(4, dtype=torch.float64), match="dtypes match")
+    check_error(lambda x, i, v: x.index_put_((i,), v), make(3, 4), i, torch.ones(4, dtype=torch.float64),
+                match="dtypes match")
     check_error(lambda x, i, v: x.index_put_((i, i, i), v), make(3, 4), i, torch.ones(2))
     check_error(lambda x, i, v: x.index_put_((i,), v), make(3, 4), i.float(), torch.ones(4))
     check_error(lambda x, i, v: x.index_put_((i,), v), make(3, 4), i + 2, torch.ones(4))
@@ -196,7 +197,8 @@ def test_index_select_edges() -> None:
     check_error(lambda x, i: torch.index_select(x, 0, i), x, torch.tensor([5]))
     check_error(lambda x, i: torch.index_select(x, 0, i), torch.tensor(3.0), torch.tensor([0, 0]))
     check_error(lambda x, i: torch.index_select(x, 0, i), torch.empty(0, 4), torch.tensor([0]))
-    check_error(lambda x, i, o: torch.index_select(x, 0, i, out=o), x, torch.tensor([0]), torch.empty(0, dtype=torch.int64))
+    check_error(lambda x, i, o: torch.index_select(x, 0, i, out=o), x, torch.tensor([0]),
+                torch.empty(0, dtype=torch.int64))
     with pytest.raises(RuntimeError, match="same device"):
         torch.index_select(x.to(DEVICE), 0, torch.tensor([0]))
 
@@ -206,7 +208,8 @@ def test_index_select_edges() -> None:
 def test_gather_and_scatter(dtype: torch.dtype, dim: int) -> None:
     x, i = make(4, 4, 4, dtype=dtype), index(4, 3, 2, 4)
     # Each place at most once along dim, so that the result does not depend on the order.
-    unique = torch.stack([torch.randperm(4, generator=torch.Generator().manual_seed(k)) for k in range(16)]).view(4, 4, 4)
+    orders = [torch.randperm(4, generator=torch.Generator().manual_seed(k)) for k in range(16)]
+    unique = torch.stack(orders).view(4, 4, 4)
     unique = unique.transpose(dim, 2).contiguous()
     source = make(4, 4, 4, dtype=dtype, seed=7)
     check(lambda x, i: x.gather(dim, i), x, i)
@@ -238,7 +241,8 @@ def test_scatter_reductions(dtype: torch.dtype, dim: int) -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_scatter_add_of_half_types_accumulates_in_float(dtype: torch.dtype) -> None:
     ones = torch.ones(5000, dtype=dtype, device=DEVICE)
-    total = torch.zeros(2, dtype=dtype, device=DEVICE).scatter_add_(0, torch.zeros(5000, dtype=torch.int64, device=DEVICE), ones)
+    zeros = torch.zeros(5000, dtype=torch.int64, device=DEVICE)
+    total = torch.zeros(2, dtype=dtype, device=DEVICE).scatter_add_(0, zeros, ones)
     assert total.tolist() == [torch.tensor(5000.0, dtype=dtype).item(), 0.0]
 
 
@@ -401,7 +405,8 @@ def test_searchsorted_edges() -> None:
     unsorted, order = torch.tensor([5.0, 1.0, 3.0]), torch.tensor([1, 2, 0])
     check(lambda s, v, o: torch.searchsorted(s, v, sorter=o), unsorted, torch.tensor([3.0, 4.0]), order)
     check(lambda s: torch.bucketize(2, s), sequence)
-    check(lambda s, v, o: torch.searchsorted(s, v, out=o), sequence, torch.tensor([3.0]), torch.empty(0, dtype=torch.int64))
+    check(lambda s, v, o: torch.searchsorted(s, v, out=o), sequence, torch.tensor([3.0]),
+          torch.empty(0, dtype=torch.int64))
     check_error(lambda s, v: torch.searchsorted(s, v, side="up"), sequence, torch.tensor([3.0]))
     check_error(lambda s, v: torch.searchsorted(s, v, side="left", right=True), sequence, torch.tensor([3.0]))
     check_error(lambda s, v: torch.searchsorted(s.view(1, 3), v), sequence, torch.tensor(3.0))
@@ -522,7 +527,8 @@ def test_creation_edges() -> None:
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("options", [{}, {"padding_idx": 1}, {"scale_grad_by_freq": True}])
 def test_embedding(dtype: torch.dtype, options: dict[str, object]) -> None:
-    def both_ways(weight: torch.Tensor, indices: torch.Tensor, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def both_ways(weight: torch.Tensor, indices: torch.Tensor,
+                  grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         weight = weight.detach().requires_grad_()
         out = F.embedding(indices, weight, **options)  # type: ignore[arg-type]
         out.backward(grad)
@@ -540,7 +546,8 @@ def test_embedding_edges() -> None:
     check(lambda w, i: F.embedding(i, w, max_norm=0.5), make(5, 3), torch.tensor([1, 1, 4]), rtol=1e-5, atol=1e-6)
     grad = make(2, 3).to(DEVICE)
     with pytest.raises(RuntimeError, match="scalar types"):
-        torch.ops.aten.embedding_dense_backward(grad, torch.tensor([0, 1], dtype=torch.int16, device=DEVICE), 4, -1, False)
+        short = torch.tensor([0, 1], dtype=torch.int16, device=DEVICE)
+        torch.ops.aten.embedding_dense_backward(grad, short, 4, -1, False)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -548,7 +555,8 @@ def test_embedding_edges() -> None:
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("shape", [(6, 4), (4,), (2, 4, 3), (2, 4, 3, 5), (2, 4, 2, 3, 2)])
 def test_nll_loss(dtype: torch.dtype, reduction: str, weighted: bool, shape: tuple[int, ...]) -> None:
-    def both_ways(x: torch.Tensor, target: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def both_ways(x: torch.Tensor, target: torch.Tensor,
+                  weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         x = x.detach().requires_grad_()
         loss = F.nll_loss(x, target, weight if weighted else None, ignore_index=2, reduction=reduction)
         loss.backward(torch.ones_like(loss))
@@ -562,13 +570,16 @@ def test_nll_loss(dtype: torch.dtype, reduction: str, weighted: bool, shape: tup
 def test_nll_loss_edges() -> None:
     for reduction in ("none", "mean", "sum"):
         check(lambda x, t: F.nll_loss(x, t, reduction=reduction), torch.empty(0, 4), torch.empty(0, dtype=torch.int64))  # noqa: B023
-        check(lambda x, t: F.nll_loss(x, t, reduction=reduction), torch.empty(0, 4, 2, 2), torch.empty(0, 2, 2, dtype=torch.int64))  # noqa: B023
-        check(lambda x, t: F.nll_loss(x, t, reduction=reduction, ignore_index=1), make(2, 4), torch.ones(2, dtype=torch.int64))  # noqa: B023
+        check(lambda x, t: F.nll_loss(x, t, reduction=reduction), torch.empty(0, 4, 2, 2),  # noqa: B023
+              torch.empty(0, 2, 2, dtype=torch.int64))
+        check(lambda x, t: F.nll_loss(x, t, reduction=reduction, ignore_index=1), make(2, 4),  # noqa: B023
+              torch.ones(2, dtype=torch.int64))
     check(lambda x, t: F.nll_loss(x, t), make(2, 4), torch.tensor([1, 2], dtype=torch.uint8), rtol=1e-6, atol=1e-6)
     check(lambda x, t: F.cross_entropy(x, t, label_smoothing=0.1), make(5, 4), index(4, 5), rtol=1e-6, atol=1e-6)
     check_error(lambda x, t: F.nll_loss(x, t), make(3, 4), torch.tensor([0, 1, 9]))
     check_error(lambda x, t: F.nll_loss(x, t), make(3, 4), torch.tensor([0, 1, 2], dtype=torch.int32))
     check_error(lambda x, t: F.nll_loss(x, t), make(3, 4), torch.tensor([0, 1]))
-    check_error(lambda x, t, w: F.nll_loss(x, t, w), make(3, 4), torch.tensor([0, 1, 2]), torch.ones(4, dtype=torch.float64))
+    check_error(lambda x, t, w: F.nll_loss(x, t, w), make(3, 4), torch.tensor([0, 1, 2]),
+                torch.ones(4, dtype=torch.float64))
     check_error(lambda x, t, w: F.nll_loss(x, t, w), make(3, 4), torch.tensor([0, 1, 2]), torch.ones(3))
     check_error(lambda x, t: F.nll_loss(x, t), make(2, 3, 4, 5), torch.zeros(2, 4, 6, dtype=torch.int64))

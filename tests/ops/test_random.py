@@ -107,7 +107,8 @@ def test_strides_do_not_change_the_numbers(name: str) -> None:
     assert wide[:, 1::2].eq(0).all()
 
 
-@pytest.mark.parametrize("name", ["uniform", "normal", "exponential", "bernoulli", "random", "log_normal", "cauchy", "geometric"])
+@pytest.mark.parametrize("name", ["uniform", "normal", "exponential", "bernoulli", "random", "log_normal", "cauchy",
+                                  "geometric"])
 def test_empty_and_scalar(name: str) -> None:
     g = generator()
     state = g.get_state()

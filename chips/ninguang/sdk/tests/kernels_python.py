@@ -199,7 +199,7 @@ class Chip:
           `out`.
         """
         outputs = list(out) if isinstance(out, (list, tuple)) else [out]
-        first = next((x for x in [*inputs, *outputs] if x is not None))
+        first = next(x for x in [*inputs, *outputs] if x is not None)
         op = self.find(name, dtype or first.dtype, outputs[0].dtype)
         addresses: dict = {}
         # Kept in a list: an array of structures does not keep alive what its elements point at.

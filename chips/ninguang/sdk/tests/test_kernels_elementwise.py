@@ -49,7 +49,7 @@ def values(dtype, n=1200, seed=0, low=-5.0, high=5.0, special=True):
 def pairs(dtype, n=1200, **options):
     """Two operands in which every special value meets every other."""
     edge = values(dtype, n=24, **options)
-    left, right = zip(*itertools.product(edge.tolist(), edge.tolist()))
+    left, right = zip(*itertools.product(edge.tolist(), edge.tolist()), strict=False)
     a = torch.cat([torch.tensor(left, dtype=dtype), values(dtype, n, seed=1, special=False, **options)])
     b = torch.cat([torch.tensor(right, dtype=dtype), values(dtype, n, seed=2, special=False, **options)])
     return a, b

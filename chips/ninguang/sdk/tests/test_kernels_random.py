@@ -39,7 +39,8 @@ def test_philox_known_answer():
 def units(n, dtype):
     if dtype is torch.float64:
         words = sequence(SEED, OFFSET, 2 * n)
-        return torch.tensor([(a << 32 | b) >> 11 for a, b in zip(words[::2], words[1::2])], dtype=dtype) * 2.0**-53
+        pairs = zip(words[::2], words[1::2], strict=True)
+        return torch.tensor([(a << 32 | b) >> 11 for a, b in pairs], dtype=dtype) * 2.0**-53
     return torch.tensor([w >> 8 for w in sequence(SEED, OFFSET, n)], dtype=torch.float32) * 2.0**-24
 
 
@@ -107,7 +108,7 @@ def test_bernoulli(chip):
 
 def test_random_int(chip):
     words = sequence(SEED, OFFSET, 2000)
-    wide = [a << 32 | b for a, b in zip(words[::2], words[1::2])]
+    wide = [a << 32 | b for a, b in zip(words[::2], words[1::2], strict=False)]
     for dtype in [*REALS, torch.bool]:
         low, span = (0, 2) if dtype is torch.bool else (3, 100)
         expected = torch.tensor([low + w % span for w in wide], dtype=dtype)

@@ -67,7 +67,7 @@ def build(shape, order, dtype):
 
 def expanded(result, ndim):
     """The result with stride 0 in reduced dims of size 1, as the host describes it."""
-    strides = [0 if size == 1 else stride for size, stride in zip(result.shape, result.stride())]
+    strides = [0 if size == 1 else stride for size, stride in zip(result.shape, result.stride(), strict=False)]
     return result.as_strided(result.shape, strides)
 
 
