@@ -37,14 +37,14 @@ SOURCES := pyproject.toml $(shell find CMakeLists.txt cmake csrc include uniops 
 CORE_TEST_SOURCES := $(shell find tests/core -name '*.cpp' -o -name '*.c' -o -name '*.h' -o -name CMakeLists.txt)
 CHIP_TEST_SOURCES := $(shell find chips -path '*/tests/*' -name '*.c*')
 
-.PHONY: help demo test test-long litmus test-opencl test-opencl-intel test-programs build bench docs check-docs lint sanitize sdist clean distclean
+.PHONY: help demo test test-long litmus oom-drill test-opencl test-opencl-intel test-programs build bench docs check-docs lint sanitize sdist clean distclean
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make demo      ResNet-50 on the reference chip, checked against the CPU (builds what is missing)"
 	@echo "make test      all tests (builds what is missing)"
 	@echo "make litmus    1,000 runs of the litmus programs under delays, and every mutant of them (LITMUS_RUNS=1000)"
-	@echo "make test-long what takes too long for each change: litmus, the operator database on two chips at once"
+	@echo "make test-long what takes too long for each change: litmus, oom-drill, the operator database on two chips at once"
 	@echo "make test-opencl        the OpenCL chip's tests in full, on the runtimes that are installed (PoCL)"
 	@echo "make test-opencl-intel  the same on Intel's CPU runtime, which it installs into build/ (about 1 GB)"
 	@echo "make build     only build and install into $(VENV)"
@@ -138,7 +138,15 @@ litmus: $(STAMPS)/build $(STAMPS)/test
 	$(PY) tests/litmus/run.py --runs $(LITMUS_RUNS)
 	$(PY) tests/litmus/mutate.py
 
-test-long: litmus
+# Fill, fail, free, go on: a thousand times, with segments that grow and with fixed ones.
+oom-drill: export TORCH_FL_HOME := $(HOME_DIR)
+oom-drill: export TORCH_FL_CHIPS := ninguang
+oom-drill: export NINGUANG_MEMORY_MB := 192
+oom-drill: $(STAMPS)/build
+	TORCH_FL_ALLOC_EXPANDABLE_SEGMENTS=1 $(PY) tests/device/oom_drill.py
+	TORCH_FL_ALLOC_EXPANDABLE_SEGMENTS=0 $(PY) tests/device/oom_drill.py
+
+test-long: litmus oom-drill
 	FL_LONG=1 OMP_NUM_THREADS=1 $(PY) -m pytest -q -p no:cacheprovider tests/ops/test_concurrent_chips.py
 
 test-opencl test-opencl-intel: export OMP_WAIT_POLICY := passive

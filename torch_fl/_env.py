@@ -173,6 +173,9 @@ VARIABLES: dict[str, Variable] = {
         Variable("TORCH_FL_ALLOC_GC_THRESHOLD", "fraction", _parse_fraction, None,
                  "Share of the device's memory from which unused cached blocks are given back; 0 is off. Not set: "
                  "`memory.garbage_collection_threshold` of the configuration file, else off."),
+        Variable("TORCH_FL_ALLOC_EXPANDABLE_SEGMENTS", "switch", _parse_bool, None,
+                 "Whether the allocator's segments grow and shrink page by page, on chips whose adapter can map memory "
+                 "into address ranges. Not set: `memory.expandable_segments` of the configuration file, else on."),
     )
 }
 _BY_ANY_NAME = {name: variable for variable in VARIABLES.values() for name in (variable.name, variable.alias) if name}

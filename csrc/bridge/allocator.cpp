@@ -7,6 +7,7 @@
 #include "bridge/guard.h"
 #include "bridge/host_allocator.h"
 #include "core/error.h"
+#include "core/make_room.h"
 #include "core/memory_report.h"
 
 namespace fl::bridge {
@@ -89,9 +90,8 @@ class DeviceAllocatorProxy final : public c10::DeviceAllocator {
   }
   void resetPeakStats(c10::DeviceIndex index) override { fl::device(index).allocator->reset_peak_stats(); }
   std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex index) override {
-    Device& d = fl::device(index);
-    const auto reserved = static_cast<uint64_t>(d.allocator->stats().reserved_bytes.current);
-    return {d.total_memory - std::min(reserved, d.total_memory), d.total_memory};
+    const MemoryInfo info = memory_info(fl::device(index));
+    return {info.free, info.total};
   }
 };
 

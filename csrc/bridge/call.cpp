@@ -8,6 +8,7 @@
 #include "bridge/debug.h"
 #include "bridge/settings.h"
 #include "core/error.h"
+#include "core/make_room.h"
 
 namespace fl::bridge {
 
@@ -279,7 +280,7 @@ bool launch(Device& device, int uniop, DType in, DType out, fl_tensor* inputs, i
   if (__builtin_expect(constrained(kernel->k), 0)) {
     if (!launch_legalized(device, *kernel, call)) return false;
   } else {
-    const fl_status status = kernel->k.fn(&call);
+    const fl_status status = with_room(device, [&] { return kernel->k.fn(&call); });
     if (__builtin_expect(status != FL_STATUS_OK, 0)) {
       if (status == FL_STATUS_UNIMPLEMENTED) return false;
       raise_status(*device.adapter, device.index, status,

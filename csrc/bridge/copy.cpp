@@ -15,6 +15,7 @@
 #include "bridge/settings.h"
 #include "bridge/user_kernel.h"
 #include "core/error.h"
+#include "core/make_room.h"
 #include "core/transfer.h"
 
 namespace fl::bridge {
@@ -24,8 +25,10 @@ namespace {
 // Copies are [object: stream] in the ABI: one thread at a time per stream.
 template <class Queue>
 fl_status locked(Stream& stream, const Queue& queue) {
-  std::lock_guard lock(stream.mutex);
-  return queue();
+  return with_room(*stream.device, [&] {
+    std::lock_guard lock(stream.mutex);
+    return queue();
+  });
 }
 
 void check(Device& device, fl_status status, const char* what) {

@@ -8,6 +8,7 @@
 #include "bridge/device_context.h"
 #include "bridge/generator.h"
 #include "core/error.h"
+#include "core/make_room.h"
 #include "core/stream.h"
 
 namespace fl::bridge {

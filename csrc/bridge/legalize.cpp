@@ -3,6 +3,7 @@
 #include "bridge/call.h"
 #include "bridge/debug.h"
 #include "core/error.h"
+#include "core/make_room.h"
 
 namespace fl::bridge {
 
@@ -67,7 +68,8 @@ class Legalizer {
   fl_status launch(fl_op_call call) {
     call.inputs = inputs_.data();
     call.outputs = outputs_.data();
-    const fl_status status = flatten_ ? launch_flat(call) : kernel_.fn(&call);
+    const fl_status status =
+        flatten_ ? launch_flat(call) : with_room(device_, [&] { return kernel_.fn(&call); });
     if (status == FL_STATUS_OK && debugging()) debug_launch(stream_, call, uniop_, kUncounted);
     return status;
   }
@@ -133,12 +135,12 @@ class Legalizer {
   }
 
   void upload(const fl_tensor& to, const void* from, uint64_t bytes) {
-    {
+    const fl_status status = with_room(device_, [&] {
       std::lock_guard lock(stream_.mutex);
-      const fl_status status = device_.adapter->copy_h2d(stream_.handle, to.memory, from, bytes);
-      if (status != FL_STATUS_OK)
-        raise_status(*device_.adapter, device_.index, status, copy_name("copy of a scalar to the device").c_str());
-    }
+      return device_.adapter->copy_h2d(stream_.handle, to.memory, from, bytes);
+    });
+    if (status != FL_STATUS_OK)
+      raise_status(*device_.adapter, device_.index, status, copy_name("copy of a scalar to the device").c_str());
     if (debugging())
       debug_copy(stream_, "copy of a scalar to the device", {device_access(stream_, to.memory, bytes, true)});
   }
@@ -196,7 +198,7 @@ class Legalizer {
       }
       call.inputs = inputs.data();
       call.outputs = outputs.data();
-      const fl_status status = kernel_.fn(&call);
+      const fl_status status = with_room(device_, [&] { return kernel_.fn(&call); });
       // After the first piece it is too late for another tier: an operation in place has changed its input.
       if (status == FL_STATUS_UNIMPLEMENTED && begin != 0) return FL_STATUS_INTERNAL;
       if (status != FL_STATUS_OK) return status;

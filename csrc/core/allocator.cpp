@@ -35,6 +35,7 @@ CachingAllocator::CachingAllocator(Device& device)
       history_(device, ledger_),
       oversize_(device.spec->max_split_bytes != 0 ? device.spec->max_split_bytes : ~uint64_t{0}),
       heaps_(kMaxStreams),
+      fraction_(device.spec->memory_fraction),
       source_(device, ledger_, history_, oversize_) {}
 
 // ---------------------------------------------------------------- allocate
@@ -70,7 +71,8 @@ inline Block* CachingAllocator::allocate_block(uint64_t bytes, Stream& stream) {
   try {
     const PlainErrors plain;  // the bridge's exception is made after the lock is left
     std::lock_guard<SpinLock> lock(lock_);
-    const bool possible = bytes <= source_.limit() && round_up(bytes, unit_) <= source_.max_segment();
+    const bool possible =
+        bytes <= source_.limit() && (round_up(bytes, unit_) <= source_.max_segment() || source_.page() != 0);
     Chunk* chunk = possible ? allocate_slow(round_up(std::max<uint64_t>(bytes, 1), unit_), stream) : nullptr;
     if (chunk != nullptr) return hand_out(chunk, bytes);
     ++ledger_.num_ooms;
@@ -139,11 +141,18 @@ Chunk* CachingAllocator::take_same(Heap& heap, uint64_t size) {
 
 Chunk* CachingAllocator::take_fitting(Heap& heap, uint64_t size) {
   Shelf& shelf = is_small(size) ? heap.small : heap.large;
-  const auto found = shelf.lower_bound(SizeKey{size});
+  auto found = shelf.lower_bound(SizeKey{size});
+  // The block behind which an expandable segment can grow is the best start of a large one: it comes last.
+  const auto can_grow = [](const Chunk* chunk) {
+    return chunk->next != nullptr && chunk->next->state == Chunk::State::Unmapped;
+  };
+  for (auto other = found; other != shelf.end() && can_grow(*found); ++other) {
+    if (!can_grow(*other)) found = other;
+  }
   if (found == shelf.end()) return nullptr;
   Chunk* chunk = *found;
   const uint64_t max_split = device_.spec->max_split_bytes;
-  if (max_split != 0 && !is_small(size)) {
+  if (max_split != 0 && !is_small(size) && !static_cast<const Segment*>(chunk->segment)->expandable) {
     // Blocks that may not be split are kept for requests of about their size.
     if (size < max_split && chunk->size >= max_split) return nullptr;
     if (size >= max_split && chunk->size >= size + kLargeSegment) return nullptr;
@@ -155,6 +164,10 @@ Chunk* CachingAllocator::take_fitting(Heap& heap, uint64_t size) {
 }
 
 Chunk* CachingAllocator::take_from_new_segment(uint64_t segment_size, uint64_t size, Stream& stream, Heap& heap) {
+  if (source_.page() != 0 && source_.largest_arena_hole() < segment_size) {
+    Chunk* chunk = take_from_range(size, stream, heap);
+    if (chunk != nullptr || range_of(heap, is_small(size)) != nullptr) return chunk;
+  }
   Segment* segment = source_.reserve(segment_size, stream, is_small(size));
   if (segment == nullptr) return nullptr;
   segments_.insert(segment);
@@ -175,19 +188,26 @@ uint64_t CachingAllocator::segment_bytes(uint64_t size) const {
 void CachingAllocator::split(Heap& heap, Chunk* chunk, uint64_t size) {
   const uint64_t rest = chunk->size - size;
   const uint64_t max_split = device_.spec->max_split_bytes;
-  const bool worth = is_small(size) ? rest >= unit_ : rest > kMinLargeRest && (max_split == 0 || size < max_split);
+  const bool any_rest = is_small(size) || static_cast<const Segment*>(chunk->segment)->expandable;
+  const bool worth = any_rest ? rest >= unit_ : rest > kMinLargeRest && (max_split == 0 || size < max_split);
   if (!worth) return;
-  auto* segment = static_cast<Segment*>(chunk->segment);
-  Chunk* tail = new_chunk(segment, static_cast<char*>(chunk->ptr) + size, rest);
+  Chunk* tail = cut(chunk, size);
+  tail->state = Chunk::State::Free;
+  tail->freed_at = large_frees_;
+  shelf_of(heap, tail).insert(tail);
+  note_split_free(tail);
+}
+
+// Makes two of a block that is on no shelf; returns the second.
+Chunk* CachingAllocator::cut(Chunk* chunk, uint64_t size) {
+  Chunk* tail = new_chunk(static_cast<Segment*>(chunk->segment), static_cast<char*>(chunk->ptr) + size,
+                          chunk->size - size);
   tail->prev = chunk;
   tail->next = chunk->next;
   if (tail->next != nullptr) tail->next->prev = tail;
   chunk->next = tail;
   chunk->size = size;
-  tail->state = Chunk::State::Free;
-  tail->freed_at = large_frees_;
-  shelf_of(heap, tail).insert(tail);
-  note_split_free(tail);
+  return tail;
 }
 
 Block* CachingAllocator::hand_out(Chunk* chunk, uint64_t bytes) {
@@ -278,13 +298,14 @@ void CachingAllocator::stop_waiting(Chunk* chunk) {
   make_free(chunk);
 }
 
-void CachingAllocator::join_and_shelve(Heap& heap, Chunk* chunk) {
+Chunk* CachingAllocator::join_and_shelve(Heap& heap, Chunk* chunk) {
   if (chunk->prev != nullptr && chunk->prev->state == Chunk::State::Free) chunk = absorb(heap, chunk->prev, chunk);
   if (chunk->next != nullptr && chunk->next->state == Chunk::State::Free) chunk = absorb(heap, chunk, chunk->next);
   chunk->state = Chunk::State::Free;
   chunk->freed_at = ++large_frees_;
   shelf_of(heap, chunk).insert(chunk);
   note_split_free(chunk);
+  return chunk;
 }
 
 // Makes one block of two neighbours, of which those in state Free lie on the shelf.

@@ -1,9 +1,8 @@
-// The slow side of the caching allocator: memory that waits for other streams, memory given back to the device,
-// statistics, and the text of an out-of-memory error.
+// The slow side of the caching allocator: memory that waits for other streams, memory given back to the device, and
+// statistics.
 #include <algorithm>
 
 #include "caching_allocator.h"
-#include "memory_text.h"
 
 namespace fl {
 
@@ -27,30 +26,45 @@ void CachingAllocator::drain_fences() {
 
 // ---------------------------------------------------------------- release
 
-std::vector<Chunk*> CachingAllocator::whole_segments() {
+// Free blocks that are whole segments, or hold whole pages of an expandable one.
+std::vector<Chunk*> CachingAllocator::releasable() {
   for (auto& heap : heaps_) {
     if (heap == nullptr) continue;
     flush_quick(*heap);
     flush_recent(*heap);
   }
-  std::vector<Chunk*> whole;
+  std::vector<Chunk*> found;
   for (Segment* segment : segments_) {
-    auto* chunk = static_cast<Chunk*>(segment->first);
-    if (chunk->state == Chunk::State::Free && !chunk->is_split()) whole.push_back(chunk);
+    for (auto* chunk = static_cast<Chunk*>(segment->first); chunk != nullptr; chunk = chunk->next) {
+      if (releasable_bytes(chunk) != 0) found.push_back(chunk);
+      if (!segment->expandable) break;
+    }
   }
-  return whole;
+  return found;
 }
 
-void CachingAllocator::release_segments(const std::vector<Chunk*>& whole) {
+uint64_t CachingAllocator::releasable_bytes(const Chunk* chunk) {
+  if (chunk->state != Chunk::State::Free) return 0;
+  if (static_cast<const Segment*>(chunk->segment)->expandable) return pages_of(chunk).bytes;
+  return chunk->is_split() ? 0 : chunk->size;
+}
+
+void CachingAllocator::release(const std::vector<Chunk*>& chunks) {
   // Free blocks may still be used by work that was queued on their own stream.
   std::set<Stream*> streams;
-  for (Chunk* chunk : whole)
+  for (Chunk* chunk : chunks)
     streams.insert(chunk->stream);
   for (Stream* stream : streams)
     stream->synchronize();
-  for (Chunk* chunk : whole) {
+  for (Chunk* chunk : chunks) {
     auto* segment = static_cast<Segment*>(chunk->segment);
-    shelf_of(*heaps_[chunk->stream->id], chunk).erase(chunk);
+    Heap& heap = *heaps_[chunk->stream->id];
+    if (segment->expandable) {
+      unmap_pages(heap, chunk);
+      release_empty_range(heap, segment);
+      continue;
+    }
+    shelf_of(heap, chunk).erase(chunk);
     segments_.erase(segment);
     recycle_chunk(chunk);
     source_.release(segment);
@@ -58,7 +72,7 @@ void CachingAllocator::release_segments(const std::vector<Chunk*>& whole) {
 }
 
 void CachingAllocator::release_cached() {
-  release_segments(whole_segments());
+  release(releasable());
   source_.release_idle_arena();
 }
 
@@ -69,17 +83,17 @@ void CachingAllocator::collect_garbage(uint64_t wanted) {
   const auto most = static_cast<uint64_t>(threshold * static_cast<double>(source_.limit()));
   uint64_t reserved = source_.reserved();
   if (reserved + wanted <= most) return;
-  std::vector<Chunk*> whole = whole_segments();
-  std::sort(whole.begin(), whole.end(), [](const Chunk* a, const Chunk* b) { return a->freed_at < b->freed_at; });
+  std::vector<Chunk*> all = releasable();
+  std::sort(all.begin(), all.end(), [](const Chunk* a, const Chunk* b) { return a->freed_at < b->freed_at; });
   std::vector<Chunk*> oldest;
-  for (Chunk* chunk : whole) {
+  for (Chunk* chunk : all) {
     if (reserved + wanted <= most) break;
     if (static_cast<const Segment*>(chunk->segment)->in_arena) continue;  // stays reserved
     oldest.push_back(chunk);
-    reserved -= chunk->size;
-    history_.log("garbage collection gives back", chunk->size, chunk->stream);
+    history_.log("garbage collection gives back", releasable_bytes(chunk), chunk->stream);
+    reserved -= releasable_bytes(chunk);
   }
-  release_segments(oldest);
+  release(oldest);
 }
 
 void CachingAllocator::empty_cache() {
@@ -119,24 +133,35 @@ void CachingAllocator::reset_peak_stats() {
   ledger_.reset_peaks();
 }
 
+SegmentInfo CachingAllocator::describe(const Segment& segment, void* begin) {
+  SegmentInfo info;
+  info.address = begin;
+  info.stream_id = segment.stream->id;
+  info.small = segment.small;
+  info.arena = segment.in_arena;
+  info.expandable = segment.expandable;
+  info.stack = history_.stack_of_segment(begin);
+  return info;
+}
+
 std::vector<SegmentInfo> CachingAllocator::snapshot() {
   std::vector<SegmentInfo> all;
   std::lock_guard<SpinLock> lock(lock_);
   for (const Segment* segment : segments_) {
-    SegmentInfo info;
-    info.address = segment->begin;
-    info.size = segment->bytes;
-    info.stream_id = segment->stream->id;
-    info.small = segment->small;
-    info.arena = segment->in_arena;
-    info.stack = history_.stack_of_segment(segment->begin);
+    bool open = false;  // of an expandable segment, each part with memory is shown as a segment
     for (const auto* chunk = static_cast<const Chunk*>(segment->first); chunk != nullptr; chunk = chunk->next) {
+      if (chunk->state == Chunk::State::Unmapped) {
+        open = false;
+        continue;
+      }
+      if (!open) all.push_back(describe(*segment, chunk->ptr));
+      open = true;
       const bool pending = chunk->state == Chunk::State::Pending;
       const bool used = pending || chunk->state == Chunk::State::Allocated;
-      info.blocks.push_back({chunk->ptr, chunk->size, used ? chunk->requested : 0, used, pending,
-                             used ? history_.stack_of(chunk->ptr) : nullptr});
+      all.back().blocks.push_back({chunk->ptr, chunk->size, used ? chunk->requested : 0, used, pending,
+                                   used ? history_.stack_of(chunk->ptr) : nullptr});
+      all.back().size += chunk->size;
     }
-    all.push_back(std::move(info));
   }
   for (const auto& hole : source_.arena_holes()) {
     SegmentInfo info;
@@ -165,49 +190,6 @@ fl_memory CachingAllocator::locate(void* address) {
         "an address outside all memory of " + device_label(device_) +
             ": its buffers have no addresses of their own, so tensors over foreign memory cannot be used on it. Copy "
             "the tensor to the device instead.");
-}
-
-std::string CachingAllocator::out_of_memory_text(uint64_t bytes, const Stream& stream) {
-  uint64_t free = 0, total = device_.total_memory;
-  const bool told = device_.adapter->memory_info(device_.ordinal, &free, &total) == FL_STATUS_OK;
-  uint64_t largest = 0, allocated = 0, reserved = 0;
-  {
-    std::lock_guard<SpinLock> lock(lock_);
-    history_.note_out_of_memory(bytes, free, stream);
-    allocated = static_cast<uint64_t>(ledger_.current(Ledger::kAllocatedBytes));
-    reserved = source_.reserved();
-    largest = source_.largest_arena_hole();
-    for (const Segment* segment : segments_) {
-      for (const auto* chunk = static_cast<const Chunk*>(segment->first); chunk != nullptr; chunk = chunk->next) {
-        if (chunk->state == Chunk::State::Free || chunk->state == Chunk::State::Quick)
-          largest = std::max(largest, chunk->size);
-      }
-    }
-  }
-  observe_out_of_memory(device_.index, bytes, allocated, free);
-  std::string text = device_label(device_) + " is out of memory. Tried to allocate " + bytes_text(bytes) + "; " +
-                     bytes_text(allocated) + " is allocated and " + bytes_text(reserved) +
-                     " reserved by this process, ";
-  text += told ? bytes_text(free) + " is free of " + bytes_text(total) : "of " + bytes_text(total);
-  if (device_.total_memory < total) text += " (this process may use " + bytes_text(device_.total_memory) + ")";
-  text += "; the largest free block is " + bytes_text(largest);
-  const bool too_large = bytes > source_.max_segment();
-  if (device_.max_allocation != 0) text += "; the largest single allocation is " + bytes_text(device_.max_allocation);
-  text += ". ";
-  if (too_large) {
-    text += "The device gives no more than that at once, however much is free: split the tensor.";
-  } else if (bytes <= device_.total_memory && reserved - std::min(reserved, allocated) >= bytes) {
-    text +=
-        "What is reserved lies in pieces: set max_split_bytes, so that large blocks stay whole, or allocate large "
-        "tensors first.";
-  } else if (device_.total_memory < total) {
-    text +=
-        "Free tensors that are no longer needed, use a smaller batch, or raise memory_fraction or the memory limit.";
-  } else {
-    text +=
-        "Free tensors that are no longer needed, or use a smaller batch; other processes may hold memory of this chip.";
-  }
-  return text;
 }
 
 }  // namespace fl

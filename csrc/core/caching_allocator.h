@@ -1,6 +1,6 @@
-// The caching allocator of one device. A freed block first waits for the next allocation of exactly its size and stream:
-// a small one in a list of that size, a large one among the last few that were freed. Small ones are joined with their
-// neighbours only when none of the wanted size is left; large ones before any other large block is searched for.
+// The caching allocator of one device. A freed block first waits for the next allocation of exactly its size and
+// stream: a small one in a list of that size, a large one among the last few that were freed. Small ones are joined with
+// their neighbours only when none of the wanted size is left; large ones before any other large block is searched for.
 #pragma once
 #include <algorithm>
 #include <memory>
@@ -17,7 +17,7 @@
 namespace fl {
 
 struct Chunk : Block {
-  enum class State : uint8_t { Unused, Allocated, Pending, Quick, Free };
+  enum class State : uint8_t { Unused, Allocated, Pending, Quick, Free, Unmapped };
   Chunk* prev;  // neighbours in the segment, by address
   Chunk* next;
   Chunk* link;  // next of the quick list, or of the unused chunks
@@ -43,6 +43,12 @@ class CachingAllocator final : public Allocator {
   std::vector<SegmentInfo> snapshot() override;
   fl_memory locate(void* address) override;
 
+  MemoryInfo memory_info();
+  std::string memory_words();  // for errors
+  AllocatorSettings settings();
+  double fraction();
+  void set_fraction(double fraction);
+
  private:
   static constexpr int kQuickClasses = 2048;
   static constexpr int kRecent = 8;
@@ -63,6 +69,11 @@ class CachingAllocator final : public Allocator {
     Chunk* recent[kRecent] = {};           // large ones, oldest first
     int num_recent = 0;
     Shelf small, large;
+    Segment *small_range = nullptr, *large_range = nullptr;  // its expandable segments
+  };
+  struct Pages {
+    char* begin;
+    uint64_t bytes;
   };
 
   // allocate
@@ -76,6 +87,7 @@ class CachingAllocator final : public Allocator {
   Chunk* take_from_new_segment(uint64_t segment_size, uint64_t size, Stream& stream, Heap& heap);
   uint64_t segment_bytes(uint64_t size) const;
   void split(Heap& heap, Chunk* chunk, uint64_t size);
+  Chunk* cut(Chunk* chunk, uint64_t size);
   Block* hand_out(Chunk* chunk, uint64_t bytes);
 
   // free
@@ -85,18 +97,29 @@ class CachingAllocator final : public Allocator {
   void defer(Chunk* chunk);
   void stop_waiting(Chunk* chunk);
   void keep_recent(Heap& heap, Chunk* chunk);
-  void join_and_shelve(Heap& heap, Chunk* chunk);
+  Chunk* join_and_shelve(Heap& heap, Chunk* chunk);
   Chunk* absorb(Heap& heap, Chunk* left, Chunk* right);
   void flush_quick(Heap& heap);
   void flush_recent(Heap& heap);
+
+  // expandable segments (expandable_segment.cpp)
+  static Segment*& range_of(Heap& heap, bool small);
+  Chunk* take_from_range(uint64_t size, Stream& stream, Heap& heap);
+  Chunk* place_to_grow(const Segment& segment, uint64_t size);
+  Chunk* map_from(Heap& heap, Segment& segment, Chunk* chunk, uint64_t size);
+  Pages pages_of(const Chunk* chunk);
+  void unmap_pages(Heap& heap, Chunk* chunk);
+  void release_empty_range(Heap& heap, Segment* segment);
 
   // release to the device (allocator_release.cpp)
   void poll_fences();
   void drain_fences();
   void release_cached();
   void collect_garbage(uint64_t wanted);
-  std::vector<Chunk*> whole_segments();
-  void release_segments(const std::vector<Chunk*>& whole);
+  SegmentInfo describe(const Segment& segment, void* begin);
+  std::vector<Chunk*> releasable();
+  uint64_t releasable_bytes(const Chunk* chunk);
+  void release(const std::vector<Chunk*>& chunks);
 
   // helpers
   bool is_small(uint64_t size) const;
@@ -106,6 +129,8 @@ class CachingAllocator final : public Allocator {
   void recycle_chunk(Chunk* chunk);
   void note_split_free(const Chunk* chunk);
   void note_split_used(const Chunk* chunk);
+  MemoryInfo info_under_lock();
+  uint64_t largest_free();
   std::string out_of_memory_text(uint64_t bytes, const Stream& stream);
 
   Device& device_;
@@ -118,6 +143,7 @@ class CachingAllocator final : public Allocator {
   std::vector<std::unique_ptr<Heap>> heaps_;  // by stream id
   std::set<Segment*> segments_;
   Ledger ledger_;
+  double fraction_;
   SegmentSource source_;
   FenceQueues<Chunk> fences_;
   uint32_t polls_skipped_ = 0;

@@ -4,6 +4,7 @@
 #include <atomic>
 
 #include "internal.h"
+#include "make_room.h"
 
 namespace fl {
 namespace {
@@ -84,10 +85,14 @@ std::string adapter_words(const fl_adapter& adapter, fl_status status) {
 
 void raise_status(const fl_adapter& adapter, int device, fl_status status, const char* what) {
   const std::string words = adapter_words(adapter, status);
-  const Device* found = find_device(device);
+  Device* const found = find_device(device);
   std::string text = std::string(what) + " failed on ";
   text += found != nullptr ? device_label(*found) : std::string("adapter '") + adapter.name + "'";
   text += ": " + words;
+  if (status == FL_STATUS_OUT_OF_MEMORY && found != nullptr) {
+    const std::string memory = memory_words(*found);
+    if (!memory.empty()) text += ". " + device_label(*found) + " is out of memory. " + memory + ".";
+  }
   if (status == FL_STATUS_DEVICE_LOST && found != nullptr) remember_lost(device, words);
   raise(is_canonical(status) ? status : static_cast<fl_status>(FL_STATUS_INTERNAL), text);
 }

@@ -12,6 +12,7 @@
 #include "allocator.h"
 #include "fence.h"
 #include "internal.h"
+#include "make_room.h"
 #include "memory_report.h"
 
 namespace fl {
@@ -174,15 +175,19 @@ HostBlock* host_allocate(uint64_t bytes, int index, void** out_address) {
   std::string reason = "out of memory. Tried to allocate " + std::to_string(bytes) +
                        " bytes of pinned host memory for " + device_label(target) +
                        ". Use fewer pinned tensors, or raise the limit on locked memory (ulimit -l).";
+  constexpr uint64_t kMost = uint64_t{1} << 46;
   try {
     const PlainErrors plain;
-    std::lock_guard<std::mutex> lock(all.mutex);
-    constexpr uint64_t kMost = uint64_t{1} << 46;
-    if (bytes <= kMost) block = take(all, target, size_class(std::max<uint64_t>(bytes, 1)));
-    if (block != nullptr) {
+    // A chip that shares its memory with the host may have room once the device's cache is given back.
+    const auto get = [&]() -> fl_status {
+      std::lock_guard<std::mutex> lock(all.mutex);
+      block = take(all, target, size_class(std::max<uint64_t>(bytes, 1)));
+      if (block == nullptr) return FL_STATUS_OUT_OF_MEMORY;
       increase(all.stats.active_requests, 1);
       increase(all.stats.active_bytes, block->size);
-    }
+      return FL_STATUS_OK;
+    };
+    if (bytes <= kMost) with_room(target, get);
   } catch (const Error& error) {
     status = error.status;
     reason = error.what();

@@ -22,6 +22,31 @@ struct AllocatorStats : PoolStats {  // of both pools together
   int64_t max_split_size = 0;  // 0: no limit
 };
 
+// Within what this process may use: the device's memory, less a limit of the profile, less memory_fraction.
+struct MemoryInfo {
+  uint64_t free = 0, total = 0;                // free: what could still be reserved
+  uint64_t allocated = 0, reserved = 0;        // by the caching allocator
+  uint64_t device_free = 0, device_total = 0;  // as the adapter says, whoever uses it
+  // Used on the device and not by the pool: what the chip's own libraries keep, and other processes.
+  uint64_t outside() const {
+    const uint64_t known = device_free + reserved;
+    return device_total > known ? device_total - known : 0;
+  }
+};
+class Device;
+MemoryInfo memory_info(Device& device);  // raises what the adapter fails with
+// The share of the device's memory that this process may use, above 0 up to 1. Counts from the next allocation on.
+double memory_fraction(Device& device);
+void set_memory_fraction(Device& device, double fraction);
+
+// What the allocator goes by, after the profile's memory_pool and what the adapter can.
+struct AllocatorSettings {
+  uint64_t prealloc_bytes = 0;   // asked for by the profile
+  uint64_t min_block_bytes = 0;  // sizes of blocks are multiples of it
+  uint64_t page_bytes = 0;       // that expandable segments grow and shrink by; 0: there are none
+};
+AllocatorSettings allocator_settings(Device& device);
+
 struct SegmentInfo {
   struct BlockInfo {
     void* address;

@@ -17,6 +17,13 @@ char* aligned_up(void* address, uint64_t alignment) {
 
 }  // namespace
 
+uint64_t SegmentSource::capacity() const {
+  uint64_t free = 0, total = 0;
+  if (device_.adapter->memory_info(device_.ordinal, &free, &total) != FL_STATUS_OK) return device_.total_memory;
+  const uint64_t limit = device_.spec->memory_limit_bytes;
+  return limit != 0 ? std::min(limit, total) : total;
+}
+
 // OK with memory, or OUT_OF_MEMORY; raises anything else.
 fl_status SegmentSource::ask(uint64_t bytes, fl_memory& out) {
   check_usable(device_);

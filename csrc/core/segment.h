@@ -1,5 +1,6 @@
-// Where the allocator's segments come from: the adapter's memory_alloc, or a piece of the preallocated arena. Knows the
-// memory limit, reserves address ranges for opaque buffers, and counts what the adapter was asked.
+// Where the allocator's segments come from: the adapter's memory_alloc, a piece of the preallocated arena, or pages
+// mapped into an address range (expandable_segment.cpp). Knows the memory limit, reserves address ranges for opaque
+// buffers, and counts what the adapter was asked.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -11,6 +12,8 @@
 #include "internal.h"
 #include "ledger.h"
 #include "memory_history.h"
+
+struct fl_virtual_memory;
 
 namespace fl {
 
@@ -38,7 +41,8 @@ struct Segment {
   Stream* stream = nullptr;
   bool small = false;
   bool in_arena = false;
-  DeviceMemory own;       // unless in_arena
+  bool expandable = false;  // an address range, of which only a part has memory
+  DeviceMemory own;         // of the others
   void* first = nullptr;  // the allocator's chunk at begin
 };
 
@@ -62,9 +66,18 @@ class SegmentSource {
   // Most bytes that may be reserved. Set from any thread, with no lock.
   uint64_t limit() const { return limit_.load(std::memory_order_relaxed); }
   void set_limit(uint64_t bytes) { limit_.store(bytes, std::memory_order_relaxed); }
+  // What the device has, within the profile's limit and whatever the fraction. Asks the adapter.
+  uint64_t capacity() const;
   // Most bytes that the device gives at once.
   uint64_t max_segment() const { return device_.max_allocation != 0 ? device_.max_allocation : ~uint64_t{0}; }
   uint64_t largest_arena_hole() const;
+
+  // Expandable segments (expandable_segment.cpp). page(): what they grow and shrink by; 0: the device has none.
+  uint64_t page();
+  Segment* reserve_range(Stream& stream, bool small);  // without memory; nullptr: no address space is left
+  bool map(Segment& segment, char* begin, uint64_t bytes);  // false: no memory, or the limit would be passed
+  void unmap(Segment& segment, char* begin, uint64_t bytes);
+  void release_range(Segment* segment);
   // The arena's unused ranges, for the snapshot.
   std::vector<std::pair<char*, uint64_t>> arena_holes() const;
 
@@ -82,6 +95,9 @@ class SegmentSource {
   std::atomic<uint64_t> limit_;
   uint64_t reserved_ = 0;
   bool preallocated_ = false;
+  bool asked_for_page_ = false;
+  uint64_t page_ = 0;
+  const fl_virtual_memory* virtual_memory_ = nullptr;
   DeviceMemory arena_;
   std::map<char*, uint64_t> holes_;  // of the arena, by address
 };

@@ -5,6 +5,7 @@
 
 #include "counters.h"
 #include "internal.h"
+#include "make_room.h"
 #include "race.h"
 #include "stream_pool.h"
 
@@ -76,7 +77,8 @@ Stream* StreamPool::make(int64_t id) {
   if (Stream* made = streams_[id].load(std::memory_order_acquire)) return made;
   const int priority = priority_of(id);
   fl_stream handle = nullptr;
-  const fl_status status = device_.adapter->stream_create(device_.ordinal, priority, &handle);
+  const auto create = [&] { return device_.adapter->stream_create(device_.ordinal, priority, &handle); };
+  const fl_status status = with_room(device_, create);
   if (status != FL_STATUS_OK) raise_status(*device_.adapter, device_.index, status, "stream_create");
   if (handle == nullptr) {
     raise(FL_STATUS_INTERNAL, "stream_create on " + device_label(device_) + " succeeded but gave a NULL stream.");

@@ -5,6 +5,7 @@
 
 #include "allocator.h"
 #include "internal.h"
+#include "make_room.h"
 
 namespace fl {
 namespace {
@@ -28,11 +29,10 @@ bool copy_directly(Stream& source, const fl_memory& from, Stream& sink, const fl
   Event ready, done;
   ready.record(sink);
   ready.wait(source);
-  fl_status status;
-  {
+  const fl_status status = with_room(near, [&] {
     std::lock_guard<std::mutex> lock(source.mutex);
-    status = near.adapter->copy_peer(source.handle, far.ordinal, to, near.ordinal, from, bytes);
-  }
+    return near.adapter->copy_peer(source.handle, far.ordinal, to, near.ordinal, from, bytes);
+  });
   if (status == FL_STATUS_UNIMPLEMENTED) return false;
   if (status != FL_STATUS_OK) raise_status_of_two(near, far, status, "copy to another device");
   done.record(source);
@@ -89,11 +89,10 @@ class Slot {
   template <class Copy>
   static void queue(Stream& stream, const char* what, const Copy& copy) {
     check_usable(*stream.device);
-    fl_status status;
-    {
+    const fl_status status = with_room(*stream.device, [&] {
       std::lock_guard<std::mutex> lock(stream.mutex);
-      status = copy(*stream.device->adapter);
-    }
+      return copy(*stream.device->adapter);
+    });
     if (status != FL_STATUS_OK) raise_status(*stream.device->adapter, stream.device->index, status, what);
   }
 

@@ -82,14 +82,12 @@ bool raw_delete(uintptr_t address) {
 
 void bind_memory(py::module& m) {
   m.def("memory_info", [](int index) {
-    const Device& d = device(index);
-    uint64_t free_bytes = 0, total = 0;
-    const fl_status status = d.adapter->memory_info(d.ordinal, &free_bytes, &total);
-    if (status != FL_STATUS_OK) raise_status(*d.adapter, index, status, "memory_info");
-    const auto reserved = static_cast<uint64_t>(d.allocator->stats().reserved_bytes.current);
-    const uint64_t left = d.total_memory > reserved ? d.total_memory - reserved : 0;
-    return std::make_pair(std::min(free_bytes, left), d.total_memory);
+    const MemoryInfo info = memory_info(device(index));
+    return std::make_pair(info.free, info.total);
   });
+  m.def("memory_outside_pool", [](int index) { return memory_info(device(index)).outside(); });
+  m.def("memory_fraction", [](int index) { return memory_fraction(device(index)); });
+  m.def("set_memory_fraction", [](int index, double fraction) { set_memory_fraction(device(index), fraction); });
   m.def("raw_alloc", &raw_alloc);
   m.def("raw_delete", &raw_delete);
   m.def("host_empty_cache", [] {

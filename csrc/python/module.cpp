@@ -13,6 +13,7 @@
 #include "core/device.h"
 #include "core/emulation.h"
 #include "core/error.h"
+#include "core/memory_report.h"
 #include "core/stream.h"
 #include "python/bindings.h"
 #include "uniops.h"
@@ -68,6 +69,10 @@ py::dict device_info(int index) {
   out["max_allocation"] = d.max_allocation;
   out["capabilities"] = capability_names(d.capabilities);
   out["alignment"] = d.alignment;
+  const AllocatorSettings allocator = allocator_settings(device(index));
+  out["prealloc_bytes"] = allocator.prealloc_bytes;
+  out["min_block_bytes"] = allocator.min_block_bytes;
+  out["expandable_segments"] = allocator.page_bytes != 0;
   out["multi_processor_count"] = d.multi_processor_count;
   out["lost"] = d.lost();
   return out;
@@ -157,6 +162,8 @@ AdapterSpec to_spec(const py::dict& dict) {
       spec.max_split_bytes = py::cast<uint64_t>(value);
     else if (name == "garbage_collection_threshold")
       spec.garbage_collection_threshold = py::cast<double>(value);
+    else if (name == "expandable_segments")
+      spec.expandable_segments = py::cast<bool>(value);
     else
       throw py::key_error("unknown adapter spec field: " + name);
   }

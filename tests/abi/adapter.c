@@ -3,6 +3,7 @@
  */
 #define _GNU_SOURCE
 #include "torch_fl/adapter.h"
+#include "torch_fl/ext_virtual_memory.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -150,6 +151,44 @@ static fl_status event_create(int32_t device, uint32_t flags, fl_event* out) {
 #define NAME "tiny"
 #endif
 
+#ifdef RANGES
+#ifndef RANGES_SIZE
+#define RANGES_SIZE sizeof(fl_virtual_memory)
+#endif
+#ifndef RANGES_PAGE
+#define RANGES_PAGE 4096
+#endif
+static fl_status granularity(int32_t device, uint64_t* out) {
+  (void)device;
+  *out = RANGES_PAGE;
+#ifdef RANGES_UNAVAILABLE
+  return FL_STATUS_UNAVAILABLE;
+#endif
+  return FL_STATUS_OK;
+}
+static fl_status range_reserve(int32_t device, uint64_t bytes, void** out) {
+  (void)device;
+  return posix_memalign(out, 2u << 20, bytes) == 0 ? FL_STATUS_OK : FL_STATUS_OUT_OF_MEMORY;
+}
+static fl_status range_change(int32_t device, void* address, uint64_t bytes) {
+  (void)device;
+  (void)address;
+  (void)bytes;
+  return FL_STATUS_OK;
+}
+static const fl_virtual_memory ranges = {
+    .head = {RANGES_SIZE, FL_EXTENSION_VIRTUAL_MEMORY, NULL},
+    .granularity = granularity,
+    .range_reserve = range_reserve,
+    .range_free = range_change,
+    .range_map = range_change,
+#ifndef WITHOUT_RANGE_UNMAP
+    .range_unmap = range_change,
+#endif
+};
+static const fl_extension first = {sizeof(fl_extension), 12345, &ranges.head}; /* of a later version */
+#endif
+
 struct newer_adapter { /* what a later minor version may look like */
   fl_adapter known;
   void* appended[8];
@@ -161,6 +200,9 @@ static const struct newer_adapter table = {
             .struct_size = STRUCT_SIZE,
             .abi_major = MAJOR,
             .abi_minor = MINOR,
+#ifdef RANGES
+            .extensions = &first,
+#endif
             .name = NAME,
             .vendor = "Tiny",
             .version = "1",

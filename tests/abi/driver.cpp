@@ -1,4 +1,4 @@
-// What a test runs against an adapter, through the core: `driver open|devices|use PATH`. Prints "OK …" or "ERROR
+// What a test runs against an adapter, through the core: `driver open|devices|use|page PATH`. Prints "OK …" or "ERROR
 // <status>: <text>" and exits 0 in both cases: anything else is a crash.
 #include <cstdio>
 #include <cstring>
@@ -7,6 +7,7 @@
 #include "allocator.h"
 #include "device.h"
 #include "error.h"
+#include "memory_report.h"
 #include "stream.h"
 
 using namespace fl;
@@ -51,6 +52,8 @@ int main(int argc, char** argv) {
       Device& device = fl::device(add_adapter(spec).at(0));
       if (command == "use") {
         use(device);
+      } else if (command == "page") {
+        printf("OK page=%llu\n", static_cast<unsigned long long>(allocator_settings(device).page_bytes));
       } else {
         printf("OK %d devices\n", device_count());
       }

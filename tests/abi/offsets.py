@@ -1,4 +1,4 @@
-"""Sizes, offsets and constants of adapter.h as this machine's compiler lays them out.
+"""Sizes, offsets and constants of adapter.h and its extensions as this machine's compiler lays them out.
 
 `python tests/abi/offsets.py --write` renews golden_offsets.json, in the commit that appends to the ABI and never else.
 The structs and constants are read from the header itself, so that nothing can be forgotten here.
@@ -15,12 +15,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 INCLUDE = ROOT / "include"
-HEADER = INCLUDE / "torch_fl" / "adapter.h"
+HEADERS = [INCLUDE / "torch_fl" / name for name in ("adapter.h", "ext_virtual_memory.h")]
 GOLDEN = Path(__file__).with_name("golden_offsets.json")
 
 
 def _source() -> str:
-    text = re.sub(r"/\*.*?\*/", "", HEADER.read_text(), flags=re.S)
+    text = re.sub(r"/\*.*?\*/", "", "".join(header.read_text() for header in HEADERS), flags=re.S)
     return re.sub(r"//[^\n]*", "", text)
 
 
@@ -37,7 +37,7 @@ def _members(body: str) -> list[str]:
 
 
 def structs() -> dict[str, list[str]]:
-    """Member names of each struct that adapter.h defines, in order."""
+    """Member names of each struct that the headers define, in order."""
     found = {}
     for match in re.finditer(r"typedef struct (\w+)\s*\{", _source()):
         depth, at = 1, match.end()
@@ -58,7 +58,7 @@ def constants() -> list[str]:
 
 def measure() -> dict:
     """Compiles and runs a C program that prints the layout."""
-    lines = ["#include <stdio.h>", '#include "torch_fl/adapter.h"', "int main(void) {"]
+    lines = ["#include <stdio.h>", *(f'#include "torch_fl/{header.name}"' for header in HEADERS), "int main(void) {"]
     for name, members in structs().items():
         lines.append(f'printf("{name} sizeof %zu\\n", sizeof({name}));')
         lines += [f'printf("{name} {m} %zu\\n", offsetof({name}, {m}));' for m in members]

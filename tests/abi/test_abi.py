@@ -108,7 +108,7 @@ def assert_refused(line: str, status: str, path, *words: str) -> None:
 
 def test_layout_is_frozen():
     golden = json.loads(offsets.GOLDEN.read_text())
-    assert offsets.measure() == golden, "adapter.h changed: append only, note it in CHANGELOG.md, renew the golden file"
+    assert offsets.measure() == golden, "the ABI changed: append only, note it in CHANGELOG.md, renew the golden file"
 
 
 def test_layout_covers_the_whole_header():
@@ -117,7 +117,9 @@ def test_layout_covers_the_whole_header():
     assert {"name", "last_error", "copy_peer", "event_elapsed", "kernel_find"} <= set(found["fl_adapter"])
     assert found["fl_memory"] == ["address", "handle", "offset"]
     assert found["fl_scalar"] == ["tag", "reserved", "v"]
+    assert found["fl_virtual_memory"][0] == "head" and found["fl_virtual_memory"][-1] == "range_unmap"
     assert "FL_STATUS_DEVICE_LOST" in offsets.constants()
+    assert {header.name for header in offsets.HEADERS} == {header.name for header in offsets.INCLUDE.rglob("*.h")}
 
 
 @pytest.mark.parametrize(
@@ -143,7 +145,8 @@ def test_structs_are_the_same_in_cpp(tmp_path):
         if name != "constants"
     ]
     source = tmp_path / "same.cpp"
-    source.write_text('#include "torch_fl/adapter.h"\n' + "\n".join(checks))
+    includes = [f'#include "torch_fl/{header.name}"' for header in offsets.HEADERS]
+    source.write_text("\n".join(includes + checks))
     subprocess.run(["g++", "-std=c++17", "-I", INCLUDE, "-fsyntax-only", source], check=True)
 
 
@@ -166,6 +169,22 @@ def test_newer_longer_table(driver, adapter):
     library = adapter("STRUCT_SIZE=sizeof(struct newer_adapter)", "MINOR=7", "NEWER_PROPERTIES", "NEWER_KERNEL")
     assert driver("open", library) == "OK tiny 1.7"
     assert "copies=right query=1 kernel=yes memory=67108864" in driver("use", library)
+
+
+def test_extension_behind_an_unknown_one(driver, adapter):
+    assert driver("page", adapter("RANGES")) == "OK page=2097152"
+    assert "copies=right query=1 kernel=yes" in driver("use", adapter("RANGES"))
+
+
+@pytest.mark.parametrize("defect", [
+    "RANGES_SIZE=offsetof(fl_virtual_memory, range_unmap)", "WITHOUT_RANGE_UNMAP", "RANGES_UNAVAILABLE",
+    "RANGES_PAGE=3145728", "RANGES_PAGE=0",
+])
+def test_extension_that_is_not_used(driver, adapter, defect):
+    """A short table, a NULL in it, "not on this device", and granularities that are no power of two."""
+    library = adapter("RANGES", defect)
+    assert driver("page", library) == "OK page=0"
+    assert "copies=right" in driver("use", library)
 
 
 def test_shorter_properties(driver, adapter):

@@ -47,8 +47,8 @@ struct Steering {
 };
 
 inline Steering& steer(const std::string& variant = "") {
-  static Steering normal, opaque("opaque"), plain("plain");
-  return variant == "opaque" ? opaque : variant == "plain" ? plain : normal;
+  static Steering normal, opaque("opaque"), plain("plain"), ranges("ranges");
+  return variant == "opaque" ? opaque : variant == "plain" ? plain : variant == "ranges" ? ranges : normal;
 }
 
 inline fl::AdapterSpec spec(const std::string& variant = "") {

@@ -1,14 +1,21 @@
 /* An adapter over host memory for the core's tests. Streams are queues that run when they are waited for, queried or
  * released, so asynchrony is the same in every run. Variants are built with -DTEST_OPAQUE (handles, no addresses),
- * -DTEST_PLAIN (no events, no pinned memory, no stream_query) and -DTEST_IMMUTABLE (no FL_CAP_IN_PLACE).
+ * -DTEST_PLAIN (no events, no pinned memory, no stream_query), -DTEST_IMMUTABLE (no FL_CAP_IN_PLACE) and -DTEST_RANGES
+ * (virtual memory).
  */
+#define _GNU_SOURCE
 #include "test_adapter.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
+#ifdef TEST_RANGES
+#include <sys/mman.h>
+#endif
+
 #include "torch_fl/adapter.h"
+#include "torch_fl/ext_virtual_memory.h"
 
 struct fl_event_s {
   struct fl_stream_s* stream; /* NULL: never recorded */
@@ -212,6 +219,86 @@ static fl_status memory_free(int32_t device, fl_memory memory) {
   LEAVE(FL_STATUS_OK);
 }
 
+#ifdef TEST_RANGES
+/* Pages that are not mapped fault when they are touched. */
+enum { PAGE = 1 << 20, MAX_RANGES = 64 };
+static struct range { char *begin, *end; uint8_t* mapped; } ranges[MAX_RANGES];
+
+static fl_status granularity(int32_t device, uint64_t* out) {
+  (void)device;
+  *out = PAGE;
+  return FL_STATUS_OK;
+}
+static struct range* find_range(char* begin, uint64_t bytes) {
+  for (struct range* r = ranges; r != ranges + MAX_RANGES; ++r) {
+    if (r->begin != NULL && begin >= r->begin && begin + bytes <= r->end) return r;
+  }
+  return NULL;
+}
+static fl_status range_reserve(int32_t device, uint64_t bytes, void** out) {
+  (void)device;
+  ENTER();
+  ++control.ranges_made;
+  if (control.no_ranges) LEAVE(fail(FL_STATUS_OUT_OF_MEMORY, "TEST_NO_SPACE", "no address space"));
+  char* raw = mmap(NULL, bytes + PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  char* begin = (char*)(((uintptr_t)raw + PAGE - 1) / PAGE * PAGE);
+  struct range* r = ranges;
+  while (r->begin != NULL) ++r;
+  *r = (struct range){begin, begin + bytes, calloc(bytes / PAGE, 1)};
+  *out = begin;
+  LEAVE(FL_STATUS_OK);
+}
+static fl_status range_free(int32_t device, void* address, uint64_t bytes) {
+  (void)device;
+  ENTER();
+  ++control.ranges_freed;
+  struct range* r = find_range(address, bytes);
+  if (r == NULL || r->begin != address || r->end != r->begin + bytes || memchr(r->mapped, 1, bytes / PAGE) != NULL) {
+    LEAVE(fail(FL_STATUS_INVALID_ARGUMENT, "TEST_RANGE", "not an empty range"));
+  }
+  munmap(r->begin, bytes);
+  free(r->mapped);
+  r->begin = NULL;
+  LEAVE(FL_STATUS_OK);
+}
+/* INVALID_ARGUMENT unless all pages are whole, of one range, and (not) mapped as they should be. */
+static fl_status set_pages(char* begin, uint64_t bytes, int mapped) {
+  struct range* r = find_range(begin, bytes);
+  if (r == NULL || bytes == 0 || (begin - r->begin) % PAGE != 0 || bytes % PAGE != 0 ||
+      memchr(r->mapped + (begin - r->begin) / PAGE, mapped, bytes / PAGE) != NULL) {
+    return fail(FL_STATUS_INVALID_ARGUMENT, "TEST_PAGES", "these pages cannot be changed so");
+  }
+  memset(r->mapped + (begin - r->begin) / PAGE, mapped, bytes / PAGE);
+  mprotect(begin, bytes, mapped ? PROT_READ | PROT_WRITE : PROT_NONE);
+  if (!mapped) madvise(begin, bytes, MADV_DONTNEED);
+  return FL_STATUS_OK;
+}
+static fl_status range_map(int32_t device, void* address, uint64_t bytes) {
+  ENTER();
+  ++control.maps;
+  const int injected = control.fail_alloc_in > 0 && --control.fail_alloc_in == 0;
+  if (injected || control.used[device] + bytes > control.capacity) {
+    LEAVE(fail(FL_STATUS_OUT_OF_MEMORY, "TEST_NO_MEMORY", "full"));
+  }
+  const fl_status status = set_pages(address, bytes, 1);
+  if (status == FL_STATUS_OK) control.used[device] += bytes;
+  LEAVE(status);
+}
+static fl_status range_unmap(int32_t device, void* address, uint64_t bytes) {
+  ENTER();
+  const fl_status status = set_pages(address, bytes, 0);
+  if (status == FL_STATUS_OK) control.used[device] -= bytes;
+  LEAVE(status);
+}
+static const fl_virtual_memory virtual_memory = {
+    .head = {sizeof(fl_virtual_memory), FL_EXTENSION_VIRTUAL_MEMORY, NULL},
+    .granularity = granularity, .range_reserve = range_reserve, .range_free = range_free,
+    .range_map = range_map, .range_unmap = range_unmap,
+};
+/* One of a kind that the host does not know comes first in the chain. */
+static const fl_extension unknown = {sizeof(fl_extension), 9999, &virtual_memory.head};
+#endif
+
 #ifndef TEST_PLAIN
 static fl_status host_alloc(int32_t device, uint64_t bytes, void** out) {
   (void)device;
@@ -347,6 +434,9 @@ static const fl_adapter table = {
     .struct_size = sizeof(fl_adapter),
     .abi_major = FL_ABI_MAJOR,
     .abi_minor = FL_ABI_MINOR,
+#ifdef TEST_RANGES
+    .extensions = &unknown,
+#endif
 #if defined(TEST_OPAQUE)
     .name = "test_opaque",
 #elif defined(TEST_PLAIN)

@@ -24,6 +24,8 @@ struct test_control {
   int32_t wait_status;      /* what stream_wait_event answers; 0 = it waits */
   uint64_t max_allocation;  /* of one memory_alloc; 0 = any */
   int64_t configures;       /* calls of configure */
+  int64_t ranges_made, ranges_freed, maps;
+  int32_t no_ranges;        /* range_reserve answers OUT_OF_MEMORY */
   char cache_dir[256];      /* as configure was told */
 };
 

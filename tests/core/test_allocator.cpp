@@ -1,46 +1,10 @@
 // The caching allocator: reuse, splitting, joining, limits, out-of-memory, other streams, statistics.
 #include <set>
 
-#include "fixture.h"
+#include "heap.h"
 
 using namespace fixture;
 using namespace fl;
-
-namespace {
-
-struct Heap {
-  explicit Heap(const AdapterSpec& from = spec()) : device(open(from)), stream(default_stream(device.index)) {}
-  Block* get(uint64_t bytes) { return device.allocator->allocate(bytes, stream); }
-  void put(Block* block) { device.allocator->free(block); }
-  AllocatorStats stats() { return device.allocator->stats(); }
-  Device& device;
-  Stream& stream;
-};
-
-void check_consistent(Device& device) {
-  int64_t allocated = 0, reserved = 0, count = 0;
-  for (const SegmentInfo& segment : device.allocator->snapshot()) {
-    uint64_t sum = 0;
-    char* at = static_cast<char*>(segment.address);
-    for (const auto& block : segment.blocks) {
-      CHECK_EQ(block.address, static_cast<void*>(at));
-      at += block.size;
-      sum += block.size;
-      if (block.allocated) {
-        allocated += static_cast<int64_t>(block.size);
-        ++count;
-      }
-    }
-    CHECK_EQ(sum, segment.size);
-    reserved += static_cast<int64_t>(segment.size);
-  }
-  const AllocatorStats stats = device.allocator->stats();
-  CHECK_EQ(stats.active_bytes.current, allocated);
-  CHECK_EQ(stats.active.current, count);
-  CHECK_EQ(stats.reserved_bytes.current, reserved);
-}
-
-}  // namespace
 
 TEST(allocator_reuses_the_same_size) {
   Heap heap;
@@ -452,123 +416,6 @@ TEST(allocator_pointer_blocks_use_addresses) {
   Block* a = heap.get(1000);
   const fl_memory place = memory_at(*a, static_cast<char*>(a->ptr) + 8);
   CHECK(place.handle == nullptr && place.address == static_cast<char*>(a->ptr) + 8 && place.offset == 0);
-}
-
-TEST(allocator_statistics) {
-  Heap heap;
-  Block* a = heap.get(1000);
-  Block* b = heap.get(3000);
-  heap.put(a);
-  AllocatorStats stats = heap.stats();
-  CHECK_EQ(stats.allocation.current, 1);
-  CHECK_EQ(stats.allocation.peak, 2);
-  CHECK_EQ(stats.allocation.allocated, 2);
-  CHECK_EQ(stats.allocation.freed, 1);
-  CHECK_EQ(stats.allocated_bytes.current, 3072);
-  CHECK_EQ(stats.allocated_bytes.peak, 4096);
-  CHECK_EQ(stats.requested_bytes.current, 3000);
-  CHECK_EQ(stats.segment.current, 1);
-  CHECK_EQ(stats.inactive_split.current, 2);  // the freed 1024 and the rest of the segment
-  CHECK_EQ(stats.inactive_split_bytes.current, static_cast<int64_t>(2 * kMiB - 3072));
-  heap.device.allocator->reset_peak_stats();
-  heap.device.allocator->reset_accumulated_stats();
-  stats = heap.stats();
-  CHECK_EQ(stats.allocation.peak, 1);
-  CHECK_EQ(stats.allocation.allocated, 0);
-  CHECK_EQ(stats.allocation.current, 1);
-  heap.put(b);
-}
-
-static void check_sum(const MemoryStat& all, const MemoryStat& small, const MemoryStat& large) {
-  CHECK_EQ(all.current, small.current + large.current);
-  CHECK_EQ(all.allocated, small.allocated + large.allocated);
-  CHECK_EQ(all.freed, small.freed + large.freed);
-  CHECK_EQ(all.current, all.allocated - all.freed);
-  CHECK(all.peak <= small.peak + large.peak && all.peak >= std::max(small.peak, large.peak));
-}
-
-TEST(allocator_statistics_of_the_pools) {
-  AdapterSpec prealloc = spec();
-  prealloc.prealloc_bytes = 64 * kMiB;
-  for (const AdapterSpec& from : {spec(), prealloc}) {
-    Heap heap(from);
-    Block* small = heap.get(1 * kMiB);
-    Block* large = heap.get(1 * kMiB + 1);
-    AllocatorStats stats = heap.stats();
-    CHECK_EQ(stats.small_pool.allocation.current, 1);
-    CHECK_EQ(stats.large_pool.allocation.current, 1);
-    CHECK_EQ(stats.small_pool.reserved_bytes.current, static_cast<int64_t>(2 * kMiB));
-    CHECK_EQ(stats.small_pool.inactive_split_bytes.current, static_cast<int64_t>(1 * kMiB));
-    heap.put(small);
-    heap.put(large);
-    small = heap.get(700);
-    stats = heap.stats();
-    CHECK_EQ(stats.small_pool.allocated_bytes.current, 1024);
-    CHECK_EQ(stats.small_pool.requested_bytes.current, 700);
-    CHECK_EQ(stats.small_pool.allocated_bytes.peak, static_cast<int64_t>(1 * kMiB));
-    CHECK_EQ(stats.large_pool.allocated_bytes.current, 0);
-    CHECK_EQ(stats.allocated_bytes.peak, static_cast<int64_t>(2 * kMiB + 512));
-    const PoolStats &s = stats.small_pool, &l = stats.large_pool;
-    check_sum(stats.allocation, s.allocation, l.allocation);
-    check_sum(stats.active, s.active, l.active);
-    check_sum(stats.segment, s.segment, l.segment);
-    check_sum(stats.inactive_split, s.inactive_split, l.inactive_split);
-    check_sum(stats.allocated_bytes, s.allocated_bytes, l.allocated_bytes);
-    check_sum(stats.reserved_bytes, s.reserved_bytes, l.reserved_bytes);
-    check_sum(stats.active_bytes, s.active_bytes, l.active_bytes);
-    check_sum(stats.inactive_split_bytes, s.inactive_split_bytes, l.inactive_split_bytes);
-    check_sum(stats.requested_bytes, s.requested_bytes, l.requested_bytes);
-    heap.put(small);
-    CHECK_EQ(heap.stats().num_sync_all_streams, 0);
-    heap.device.allocator->empty_cache();
-    CHECK_EQ(heap.stats().num_sync_all_streams, 1);
-    CHECK_EQ(heap.stats().small_pool.reserved_bytes.current, 0);
-    CHECK_EQ(heap.stats().large_pool.reserved_bytes.current, 0);
-  }
-}
-
-TEST(allocator_statistics_of_blocks_that_other_streams_use) {
-  Heap heap;
-  Stream& other = pool_stream(heap.device.index, 0);
-  steer().hold(other.handle);
-  Block* a = heap.get(4096);
-  keep_busy(other);
-  heap.device.allocator->record_stream(a, other);
-  heap.put(a);
-  Block* b = heap.get(8192);
-  AllocatorStats stats = heap.stats();
-  CHECK_EQ(stats.allocated_bytes.peak, 8192);
-  CHECK_EQ(stats.active_bytes.peak, 4096 + 8192);
-  CHECK_EQ(stats.active.freed, 0);
-  CHECK_EQ(stats.allocation.freed, 1);
-  heap.device.allocator->reset_accumulated_stats();
-  heap.device.allocator->reset_peak_stats();
-  steer().release(other.handle);
-  heap.put(b);
-  heap.put(heap.get(600));
-  stats = heap.stats();
-  CHECK_EQ(stats.active.freed, 3);  // the one that waited, too
-  CHECK_EQ(stats.allocation.freed, 2);
-  CHECK_EQ(stats.active_bytes.peak, 4096 + 8192);
-  CHECK_EQ(stats.active_bytes.current, 0);
-  heap.device.allocator->reset_peak_stats();
-  CHECK_EQ(heap.stats().active_bytes.peak, 0);
-}
-
-TEST(allocator_counts_oversize_blocks) {
-  AdapterSpec limited = spec();
-  limited.max_split_bytes = 40 * kMiB;
-  Heap heap(limited);
-  Block* a = heap.get(40 * kMiB);
-  Block* b = heap.get(30 * kMiB);
-  CHECK_EQ(heap.stats().oversize_allocations.current, 1);
-  CHECK_EQ(heap.stats().oversize_segments.current, 1);
-  heap.put(a);
-  heap.put(b);
-  CHECK_EQ(heap.stats().oversize_allocations.current, 0);
-  CHECK_EQ(heap.stats().oversize_segments.current, 1);  // still cached
-  heap.device.allocator->empty_cache();
-  CHECK_EQ(heap.stats().oversize_segments.current, 0);
 }
 
 TEST(allocator_large_blocks_wait_to_be_joined) {

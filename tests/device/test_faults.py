@@ -34,7 +34,7 @@ MUST_RAISE = [
     "call:ngEventRecord:1:every",
     "call:ngStreamWaitEvent:1",
     "oom:1:every",
-    "call:ngMalloc:1",
+    "call:ngMemMap:1",
 ]
 MAY_RAISE = [
     "event:1",
@@ -62,6 +62,13 @@ MAY_RAISE = [
     "call:ngDeviceGetInfo:1",
     "call:ngDeviceCount:1",
     "call:ngEventElapsedTime:1",
+    "call:ngMalloc:1",
+    "call:ngMemGetGranularity:1",
+    "call:ngMemAddressReserve:1",
+    "call:ngMemAddressFree:1",
+    "call:ngMemAddressFree:1:every",
+    "call:ngMemUnmap:1",
+    "call:ngMemUnmap:1:every",
     "oom:1",
 ]
 

@@ -173,3 +173,110 @@ def test_memory_limits(run_python) -> None:
     """,
         NINGUANG_MEMORY_MB="32",
     )
+
+
+def test_the_fraction_is_set_at_run_time(run_python) -> None:
+    run_python(
+        """
+        import torch
+        total = torch.fl.mem_get_info(1)[1]
+        assert total == torch.fl.get_device_properties(1).total_memory == 64 << 20
+        assert torch.fl.get_per_process_memory_fraction(1) == 1.0
+        torch.fl.set_per_process_memory_fraction(0.25, "fl:1")
+        assert [torch.fl.get_per_process_memory_fraction(i) for i in (0, 1)] == [1.0, 0.25]
+        kept = torch.empty(10 << 20, dtype=torch.uint8, device="fl:1")
+        assert torch.fl.mem_get_info(1) == torch.accelerator.get_memory_info(1) == (6 << 20, 16 << 20)
+        try:
+            torch.empty(7 << 20, dtype=torch.uint8, device="fl:1")
+        except torch.OutOfMemoryError as error:
+            assert "this process may use 16.00 MiB" in str(error) and "raise memory_fraction" in str(error), error
+        else:
+            raise AssertionError("7 MiB of 6")
+        torch.empty(40 << 20, dtype=torch.uint8, device="fl:0")
+        torch.fl.set_per_process_memory_fraction(1.0, 1)
+        torch.empty(50 << 20, dtype=torch.uint8, device="fl:1")
+        for bad in (0.0, -0.5, 1.5, float("nan")):
+            try:
+                torch.fl.set_per_process_memory_fraction(bad, 1)
+            except RuntimeError as error:
+                assert "more than 0 and at most 1" in str(error)
+            else:
+                raise AssertionError(bad)
+    """,
+        NINGUANG_MEMORY_MB="64",
+    )
+
+
+def test_memory_of_the_chips_own_library_is_counted_and_found_room_for(run_python) -> None:
+    run_python(
+        """
+        import torch
+        cached = torch.empty(60 << 20, dtype=torch.uint8, device="fl:1")
+        x = torch.empty(8, device="fl:1")
+        del cached                                             # all but 2 MiB is reserved, and free
+        assert torch.fl.mem_get_info(1)[0] < 16 << 20
+        x.fill_(2)                                             # the first launch: the library takes its 16 MiB
+        assert x.tolist() == [2.0] * 8
+        assert torch.fl.memory_outside_pool(1) == 16 << 20
+        free, total = torch.fl.mem_get_info(1)
+        assert (free, total) == torch.accelerator.get_memory_info(1)
+        assert free == total - (16 << 20) - torch.fl.memory_reserved(1)
+        try:
+            torch.empty(50 << 20, dtype=torch.uint8, device="fl:1")
+        except torch.OutOfMemoryError as error:
+            assert "16.00 MiB is held outside the pool" in str(error), error
+        full = torch.empty(60 << 20, dtype=torch.uint8, device="fl:0")
+        try:
+            torch.empty(8, device="fl:0").fill_(1)             # nothing can be given back
+        except torch.OutOfMemoryError as error:
+            text = str(error)
+            assert "fill" in text and "kernel library's workspace" in text and " is out of memory. " in text, text
+        else:
+            raise AssertionError("the workspace found room")
+        del full
+        assert torch.ones(8, device="fl:0").sum().item() == 8
+    """,
+        NINGUANG_MEMORY_MB="64",
+        NINGUANG_WORKSPACE_MB="16",
+    )
+
+
+@pytest.mark.parametrize("expandable", ["1", "0"])
+def test_out_of_memory_over_and_over(run_python, expandable: str) -> None:
+    """The same drill with 1,000 cycles is part of `make test-long`."""
+    run_python(
+        "import torch, oom_drill; oom_drill.drill(torch.device('fl', 1), 12)",
+        NINGUANG_MEMORY_MB="96",
+        TORCH_FL_ALLOC_EXPANDABLE_SEGMENTS=expandable,
+    )
+
+
+def test_segments_grow_and_shrink(run_python) -> None:
+    run_python(
+        """
+        import torch
+        MB = 1 << 20
+        properties = torch.fl.get_device_properties(1)
+        assert properties.expandable_segments and properties.min_block_bytes == 512 and properties.prealloc_bytes == 0
+        parts = [torch.full((4 * MB,), i, dtype=torch.uint8, device="fl:1") for i in range(6)]
+        assert parts[1].data_ptr() == parts[0].data_ptr() + 4 * MB and torch.fl.memory_reserved(1) == 24 * MB
+        del parts[1:4]
+        torch.fl.empty_cache()                                  # the hole has no memory now
+        assert torch.fl.memory_reserved(1) == 12 * MB == 64 * MB - torch.fl.mem_get_info(1)[0]
+        segments = [s for s in torch.fl.memory_snapshot(1) if s["total_size"] >= 4 * MB]
+        assert [s["total_size"] for s in segments] == [4 * MB, 8 * MB]
+        hole = torch.full((12 * MB,), 9, dtype=torch.uint8, device="fl:1")
+        assert hole.data_ptr() == parts[0].data_ptr() + 4 * MB
+        assert hole.sum().item() == 9 * 12 * MB and [int(p[-1]) for p in parts] == [0, 4, 5]
+        side = torch.Stream("fl:1")
+        with side:
+            other = torch.ones(20 * MB, dtype=torch.uint8, device="fl:1")
+        side.synchronize()
+        copy = other.to("fl:0")
+        assert copy.sum().item() == 20 * MB
+        del parts, hole, other
+        assert torch.empty(60 * MB, dtype=torch.uint8, device="fl:1").numel() == 60 * MB
+    """,
+        NINGUANG_MEMORY_MB="64",
+        NINGUANG_CHECK_BOUNDS="1",
+    )

@@ -31,6 +31,12 @@ def _make_weights() -> torch.Tensor:
     return torch.empty(3 * MB, dtype=torch.uint8, device=DEVICE)
 
 
+def _segment_events() -> tuple[str, str]:
+    """Names of taking memory from the chip and giving it back: where segments grow, it is mapped."""
+    grows = torch.fl.get_device_properties(DEVICE).expandable_segments
+    return ("segment_map", "segment_unmap") if grows else ("segment_alloc", "segment_free")
+
+
 def _events(snapshot: dict, *actions: str) -> list[dict]:
     return [e for e in snapshot["device_traces"][DEVICE.index] if not actions or e["action"] in actions]
 
@@ -55,14 +61,15 @@ def test_events_of_one_tensor() -> None:
     mine = [(e["action"], e["size"]) for e in _events(snapshot) if e.get("addr") == address]
     segment = mine[0][1]
     assert segment >= 3 * MB
-    assert mine == [("segment_alloc", segment), ("alloc", 3 * MB), ("free_requested", 3 * MB),
-                    ("free_completed", 3 * MB), ("segment_free", segment)]  # fmt: skip
+    taken, given_back = _segment_events()
+    assert mine == [(taken, segment), ("alloc", 3 * MB), ("free_requested", 3 * MB),
+                    ("free_completed", 3 * MB), (given_back, segment)]  # fmt: skip
     assert [e["action"] for e in _events(snapshot)][-1] == "snapshot"
     times = [e["time_us"] for e in _events(snapshot)]
     assert times == sorted(times) and times[0] > 1.7e15  # since 1970
-    for event in _events(snapshot, "alloc", "segment_alloc"):
+    for event in _events(snapshot, "alloc", taken):
         assert _names(event["frames"])[:2] == ["_make_weights", "test_events_of_one_tensor"]
-    for event in _events(snapshot, "free_requested", "segment_free"):
+    for event in _events(snapshot, "free_requested", given_back):
         assert _names(event["frames"])[0] == "test_events_of_one_tensor"
     assert [len(trace) for index, trace in enumerate(snapshot["device_traces"]) if index != DEVICE.index] == [1]
 
@@ -253,7 +260,7 @@ def test_memory_that_waits_for_another_stream(faults: Faults) -> None:
     torch.fl.synchronize(DEVICE)
     torch.fl.empty_cache()
     done = [e["action"] for e in _events(memory._snapshot()) if e.get("addr") == address]
-    assert done[-3:] == ["free_requested", "free_completed", "segment_free"]
+    assert done[-3:] == ["free_requested", "free_completed", _segment_events()[1]]
     sides = {e["stream"] for e in _events(memory._snapshot(), "alloc")}
     assert sides == {0, side.stream_id}
 
@@ -347,7 +354,10 @@ def test_threads_record_while_others_look() -> None:
     assert _memory_viz.segsum(snapshot)
 
 
-def test_the_log_of_segments(run_python, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("grows", "taken", "given_back"), [("0", "segment_alloc", "segment_free"), ("1", "segment_map", "segment_unmap")]
+)
+def test_the_log_of_segments(run_python, tmp_path: Path, grows: str, taken: str, given_back: str) -> None:
     code = """
         import torch
         x = torch.empty(30 << 20, dtype=torch.uint8, device="fl:1")
@@ -360,13 +370,14 @@ def test_the_log_of_segments(run_python, tmp_path: Path) -> None:
         except torch.OutOfMemoryError: pass
     """
     path = tmp_path / "log.txt"
-    run_python(code, TORCH_FL_VERBOSE="2", TORCH_FL_LOG_PATH=str(path), NINGUANG_MEMORY_MB="64")
+    environment = {"NINGUANG_MEMORY_MB": "64", "TORCH_FL_VERBOSE": "2", "TORCH_FL_ALLOC_EXPANDABLE_SEGMENTS": grows}
+    run_python(code, TORCH_FL_LOG_PATH=str(path), **environment)
     lines = [line.partition("INFO torch_fl.memory: ")[2] for line in path.read_text().splitlines()]
     assert lines[:3] == [
-        "fl:1 (ninguang): segment_alloc 30.00 MiB on stream 0; reserved 30.00 MiB in 1 segments, allocated 0 bytes",
-        "fl:1 (ninguang): segment_free 30.00 MiB on stream 0; reserved 0 bytes in 0 segments, allocated 0 bytes",
+        f"fl:1 (ninguang): {taken} 30.00 MiB on stream 0; reserved 30.00 MiB in 1 segments, allocated 0 bytes",
+        f"fl:1 (ninguang): {given_back} 30.00 MiB on stream 0; reserved 0 bytes in {grows} segments, allocated 0 bytes",
         "fl:1 (ninguang): oom 1.00 TiB on stream 0; reserved 0 bytes in 0 segments, allocated 0 bytes",
     ]
     assert any("releasing the cache to retry 60.00 MiB" in line for line in lines)
-    done = run_python(code, TORCH_FL_VERBOSE="2", NINGUANG_MEMORY_MB="64")
-    assert done.stderr.count("segment_alloc") == 2  # without a file: standard error
+    done = run_python(code, **environment)
+    assert done.stderr.count(taken) == 2  # without a file: standard error

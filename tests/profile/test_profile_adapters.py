@@ -11,8 +11,8 @@ from torch_fl.profile.visible import visible
 # The fields of struct AdapterSpec in csrc/core/device.h.
 FIELDS = {"path", "device_name", "profile_path", "max_devices", "only_listed", "native", "not_native", "dtypes", "pins",
           "memory_limit_bytes", "memory_fraction", "prealloc_bytes", "min_block_bytes", "alignment", "max_split_bytes",
-          "garbage_collection_threshold", "cache_dir", "cache_max_mb", "match", "options", "constraints",
-          "op_constraints", "sync_primitive"}
+          "garbage_collection_threshold", "expandable_segments", "cache_dir", "cache_max_mb", "match", "options",
+          "constraints", "op_constraints", "sync_primitive"}
 
 
 @pytest.fixture

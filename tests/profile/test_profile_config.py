@@ -123,3 +123,6 @@ def test_the_environment_wins(home, monkeypatch):
     assert config.cpu_fallback_enabled(loaded) and not config.generic_kernel_enabled(loaded)
     assert config.log_level(loaded) == "debug" and config.log_path(loaded) == Path("/var/log/x")
     assert config.max_split_bytes(loaded) == 1024 and config.garbage_collection_threshold(loaded) == 0.0
+    assert config.expandable_segments(loaded)
+    monkeypatch.setenv("TORCH_FL_ALLOC_EXPANDABLE_SEGMENTS", "0")
+    assert not config.expandable_segments(loaded)

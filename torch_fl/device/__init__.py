@@ -39,6 +39,7 @@ from torch_fl.device.memory import (
     caching_allocator_delete,
     empty_cache,
     get_allocator_backend,
+    get_per_process_memory_fraction,
     host_memory_empty_cache,
     host_memory_stats,
     host_memory_stats_as_nested_dict,
@@ -48,6 +49,7 @@ from torch_fl.device.memory import (
     mem_get_info,
     memory_allocated,
     memory_cached,
+    memory_outside_pool,
     memory_reserved,
     memory_snapshot,
     memory_stats,
@@ -59,6 +61,7 @@ from torch_fl.device.memory import (
     reset_max_memory_cached,
     reset_peak_host_memory_stats,
     reset_peak_memory_stats,
+    set_per_process_memory_fraction,
 )
 from torch_fl.device.random import (
     _get_generator as _get_generator,
@@ -80,14 +83,15 @@ __all__ = [
     "Event", "Stream", "caching_allocator_alloc", "caching_allocator_delete", "current_device", "current_stream",
     "default_stream", "device", "device_count", "device_of", "empty_cache", "get_allocator_backend",
     "get_amp_supported_dtype", "get_arch_list", "get_device_capability", "get_device_name", "get_device_properties",
-    "get_rng_state", "get_rng_state_all", "host_memory_empty_cache", "host_memory_stats",
-    "host_memory_stats_as_nested_dict", "init", "initial_seed", "ipc_collect", "is_available", "is_bf16_supported",
-    "is_initialized", "manual_seed", "manual_seed_all", "max_memory_allocated", "max_memory_cached",
-    "max_memory_reserved", "mem_get_info", "memory_allocated", "memory_cached", "memory_reserved",
-    "memory_snapshot", "memory_stats", "memory_stats_as_nested_dict", "memory_summary",
-    "reset_accumulated_host_memory_stats", "reset_accumulated_memory_stats", "reset_max_memory_allocated",
-    "reset_max_memory_cached", "reset_peak_host_memory_stats", "reset_peak_memory_stats", "seed", "seed_all",
-    "set_device", "set_rng_state", "set_rng_state_all", "set_stream", "stream", "synchronize",
+    "get_per_process_memory_fraction", "get_rng_state", "get_rng_state_all", "host_memory_empty_cache",
+    "host_memory_stats", "host_memory_stats_as_nested_dict", "init", "initial_seed", "ipc_collect", "is_available",
+    "is_bf16_supported", "is_initialized", "manual_seed", "manual_seed_all", "max_memory_allocated",
+    "max_memory_cached", "max_memory_reserved", "mem_get_info", "memory_allocated", "memory_cached",
+    "memory_outside_pool", "memory_reserved", "memory_snapshot", "memory_stats", "memory_stats_as_nested_dict",
+    "memory_summary", "reset_accumulated_host_memory_stats", "reset_accumulated_memory_stats",
+    "reset_max_memory_allocated", "reset_max_memory_cached", "reset_peak_host_memory_stats",
+    "reset_peak_memory_stats", "seed", "seed_all", "set_device", "set_per_process_memory_fraction", "set_rng_state",
+    "set_rng_state_all", "set_stream", "stream", "synchronize",
 ]  # fmt: skip
 
 

@@ -113,6 +113,11 @@ class DeviceProperties:
     Attributes:
         total_memory: bytes that Torch-FL may use (after memory_fraction).
         uuid: stays the same across restarts.
+        alignment: bytes; what the chip and the profile's memory_pool ask for, the larger.
+        prealloc_bytes: taken from the device by the first allocation, as far as there is so much.
+        min_block_bytes: allocations are rounded up to a multiple of it: the profile's, or the alignment if that is more.
+        max_allocation: most bytes that the chip gives at once; 0 is no limit.
+        expandable_segments: whether the caching allocator's segments grow and shrink page by page.
         capabilities: of the adapter's ABI: pointers, in_place, host_visible, compiler, peer.
     """
 
@@ -126,6 +131,10 @@ class DeviceProperties:
     total_memory: int
     multi_processor_count: int
     alignment: int
+    prealloc_bytes: int
+    min_block_bytes: int
+    max_allocation: int
+    expandable_segments: bool
     capabilities: tuple[str, ...]
 
 

@@ -154,8 +154,43 @@ def reset_accumulated_memory_stats(device: Any = None) -> None:
 
 
 def mem_get_info(device: Any = None) -> tuple[int, int]:
-    """Return (free, total) bytes of a device, within what Torch-FL may use."""
+    """Return (free, total) bytes of a device, within what this process may use.
+
+    total is the device's memory after the profile's limit and the memory fraction; free is what could still be reserved:
+    neither what the caching allocator holds, nor what the chip's own libraries and other processes do. The same as
+    torch.accelerator.get_memory_info().
+    """
     return _C.memory_info(_index(device))
+
+
+def memory_outside_pool(device: Any = None) -> int:
+    """Return the bytes of a device that are in use, but not by this process's caching allocator.
+
+    They belong to the chip's own libraries (workspaces, code) or to other processes.
+    """
+    return _C.memory_outside_pool(_index(device))
+
+
+def set_per_process_memory_fraction(fraction: float, device: Any = None) -> None:
+    """Limit what the caching allocator may reserve to a share of the device's memory.
+
+    Replaces `memory_fraction` of the configuration file. What is reserved already stays; the next allocation that would
+    pass the limit raises torch.OutOfMemoryError.
+
+    Args:
+        fraction: above 0 up to 1, of the device's memory after the profile's limit.
+        device: the device; None is the current one.
+
+    Raises:
+        TypeError: fraction is not a number.
+        RuntimeError: fraction is out of range.
+    """
+    _C.set_memory_fraction(_index(device), fraction)
+
+
+def get_per_process_memory_fraction(device: Any = None) -> float:
+    """Return the share of the device's memory that the caching allocator may reserve."""
+    return _C.memory_fraction(_index(device))
 
 
 def host_memory_stats() -> OrderedDict[str, Any]:

@@ -343,6 +343,7 @@ def spec(chip: Chip, config: configuration.Config | None = None,
         "memory_fraction": 1.0 if entry is None else float(entry.memory_fraction),
         "max_split_bytes": configuration.max_split_bytes(config),
         "garbage_collection_threshold": float(configuration.garbage_collection_threshold(config)),
+        "expandable_segments": configuration.expandable_segments(config),
         "cache_dir": _cache_folder(chip),
     }
     if chip.profile is None:

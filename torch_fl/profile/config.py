@@ -48,6 +48,7 @@ class Memory(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
 
     max_split_bytes: Annotated[int, Meta(ge=0, le=1 << 62, description="0 is no limit")] = 0
     garbage_collection_threshold: Annotated[float, Meta(ge=0, le=1, description="0 is off")] = 0.0
+    expandable_segments: Annotated[bool, Meta(description="where the adapter can map memory into address ranges")] = True
 
 
 class Config(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
@@ -161,6 +162,11 @@ def max_split_bytes(config: Config) -> int:
 def garbage_collection_threshold(config: Config) -> float:
     """Return the allocator's collection threshold; 0 is off."""
     return _either("TORCH_FL_ALLOC_GC_THRESHOLD", config.memory.garbage_collection_threshold)
+
+
+def expandable_segments(config: Config) -> bool:
+    """Tell whether the allocator's segments may grow and shrink, on chips that can."""
+    return _either("TORCH_FL_ALLOC_EXPANDABLE_SEGMENTS", config.memory.expandable_segments)
 
 
 def _either(variable: str, configured: object) -> object:

@@ -7,7 +7,9 @@
 #include <string.h>
 
 #include "ng.h"
+#include "ng_virtual_memory.h"
 #include "torch_fl/adapter.h"
+#include "torch_fl/ext_virtual_memory.h"
 
 /* ---------------------------------------------------------------- errors */
 
@@ -120,6 +122,37 @@ static fl_status fill(fl_stream stream, fl_memory dst, uint8_t value, uint64_t b
   return status(ngMemsetAsync((ngStream)stream, dst.address, value, bytes));
 }
 
+/* -------------------------------------------------------- virtual memory */
+
+static fl_status granularity(int32_t device, uint64_t* out_bytes) {
+  return status(ngMemGetGranularity(device, out_bytes));
+}
+
+static fl_status range_reserve(int32_t device, uint64_t bytes, void** out_address) {
+  return status(ngMemAddressReserve(device, bytes, out_address));
+}
+
+static fl_status range_free(int32_t device, void* address, uint64_t bytes) {
+  return status(ngMemAddressFree(device, address, bytes));
+}
+
+static fl_status range_map(int32_t device, void* address, uint64_t bytes) {
+  return status(ngMemMap(device, address, bytes));
+}
+
+static fl_status range_unmap(int32_t device, void* address, uint64_t bytes) {
+  return status(ngMemUnmap(device, address, bytes));
+}
+
+static const fl_virtual_memory virtual_memory = {
+    .head = {sizeof(fl_virtual_memory), FL_EXTENSION_VIRTUAL_MEMORY, NULL},
+    .granularity = granularity,
+    .range_reserve = range_reserve,
+    .range_free = range_free,
+    .range_map = range_map,
+    .range_unmap = range_unmap,
+};
+
 /* ----------------------------------------------------- streams and events */
 
 static fl_status stream_create(int32_t device, int32_t priority, fl_stream* out_stream) {
@@ -223,6 +256,7 @@ const fl_adapter* fl_get_adapter(void) {
       .struct_size = sizeof(fl_adapter),
       .abi_major = FL_ABI_MAJOR,
       .abi_minor = FL_ABI_MINOR,
+      .extensions = &virtual_memory.head,
       .name = "ninguang",
       .vendor = "FlagOS",
       .version = "1.0.0",

@@ -12,37 +12,44 @@ namespace {
 // Giving them back at once would cost a page fault for each page of the next allocation.
 constexpr uint64_t kLazyReleaseBytes = 2u << 20;
 
-void* map_range(uint64_t bytes, int protection) {
+// At a multiple of Arena::kPage.
+char* map_range(uint64_t bytes, int protection) {
   const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
-  void* address = mmap(nullptr, bytes, protection, flags, -1, 0);
-  return address == MAP_FAILED ? nullptr : address;
+  void* address = mmap(nullptr, bytes + Arena::kPage, protection, flags, -1, 0);
+  if (address == MAP_FAILED) return nullptr;
+  return reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(address) + Arena::kPage - 1) / Arena::kPage * Arena::kPage);
 }
 
 }  // namespace
 
 // Private anonymous memory and not one memfd mapped twice: a range that nobody may read needs nothing behind it, and
 // shared memory has no huge pages on most systems, which makes its first touch about ten times slower.
-bool Arena::reserve(uint64_t bytes, bool isolated) {
+bool Arena::reserve(uint64_t bytes, bool isolated, uint64_t more) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (reserved()) return true;
   bytes = bytes / kGranularity * kGranularity;
-  void* memory = map_range(bytes, PROT_READ | PROT_WRITE);
-  if (memory == nullptr) return false;
-  madvise(memory, bytes, MADV_HUGEPAGE);
-  madvise(memory, bytes, MADV_DONTDUMP);
-  void* shown = memory;
-  if (isolated) {
-    // A forked child may not use the chip: without the pages, fork is cheap and the parent pays no copy-on-write.
-    madvise(memory, bytes, MADV_DONTFORK);
-    shown = map_range(bytes, PROT_NONE);
+  const uint64_t begin = (bytes + kPage - 1) / kPage * kPage;
+  // Limits on address space (ulimit -v, sanitizers) leave less for ranges, or nothing.
+  for (more = more / kPage * kPage;; more = more / 2 / kPage * kPage) {
+    char* memory = map_range(begin + more, PROT_READ | PROT_WRITE);
+    char* shown = memory != nullptr && isolated ? map_range(begin + more, PROT_NONE) : memory;
     if (shown == nullptr) {
-      munmap(memory, bytes);
-      return false;
+      if (memory != nullptr) munmap(memory, begin + more);
+      if (more == 0) return false;
+      continue;
     }
+    madvise(memory, begin + more, MADV_HUGEPAGE);
+    madvise(memory, begin + more, MADV_DONTDUMP);
+    // A forked child may not use the chip: without the pages, fork is cheap and the parent pays no copy-on-write.
+    if (isolated) madvise(memory, begin + more, MADV_DONTFORK);
+    base_ = reinterpret_cast<uintptr_t>(shown);
+    distance_ = reinterpret_cast<uintptr_t>(memory) - base_;
+    break;
   }
   add_free(0, bytes);
-  base_ = reinterpret_cast<uintptr_t>(shown);
-  distance_ = reinterpret_cast<uintptr_t>(memory) - base_;
+  ranges_begin_ = begin;
+  ranges_end_ = begin + more;
+  pages_.reset(new std::atomic<bool>[more / kPage]());
   size_.store(bytes, std::memory_order_release);
   return true;
 }
@@ -56,6 +63,7 @@ void* Arena::allocate(uint64_t bytes) {
   if (bytes == 0 || bytes > size()) return nullptr;
   bytes = (bytes + kGranularity - 1) / kGranularity * kGranularity;
   std::lock_guard<std::mutex> lock(mutex_);
+  if (bytes > size() - used_) return nullptr;
   const auto best = free_by_size_.lower_bound(Block(bytes, 0));
   if (best == free_by_size_.end()) return nullptr;
   const auto [size, offset] = *best;
@@ -98,6 +106,76 @@ bool Arena::release(void* address) {
   return true;
 }
 
+// ---------------------------------------------------------------- ranges
+
+void* Arena::reserve_range(uint64_t bytes) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  uint64_t offset = ranges_begin_;
+  for (const auto& range : ranges_) {  // the first gap that is large enough
+    if (range.first - offset >= bytes) break;
+    offset = range.first + range.second;
+  }
+  if (bytes == 0 || bytes > ranges_end_ - offset) return nullptr;
+  ranges_.emplace(offset, bytes);
+  return reinterpret_cast<void*>(base_ + offset);
+}
+
+bool Arena::release_range(void* address, uint64_t bytes) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = ranges_.find(reinterpret_cast<uintptr_t>(address) - base_);
+  if (found == ranges_.end() || found->second != bytes) return false;
+  if (check_pages(found->first, bytes, false) != Mapping::kDone) return false;
+  ranges_.erase(found);
+  return true;
+}
+
+// Done if the pages lie in one reserved range and all are mapped, or all are not.
+Arena::Mapping Arena::check_pages(uint64_t offset, uint64_t bytes, bool mapped) const {
+  auto range = ranges_.upper_bound(offset);
+  if (range == ranges_.begin() || bytes == 0 || offset % kPage != 0 || bytes % kPage != 0) return Mapping::kNoRange;
+  --range;
+  const uint64_t inside = offset - range->first;
+  if (inside >= range->second || bytes > range->second - inside) return Mapping::kNoRange;
+  for (uint64_t at = offset; at != offset + bytes; at += kPage) {
+    if (page(at).load(std::memory_order_relaxed) != mapped) return mapped ? Mapping::kNotMapped : Mapping::kMapped;
+  }
+  return Mapping::kDone;
+}
+
+Arena::Mapping Arena::map(void* address, uint64_t bytes) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const uint64_t offset = reinterpret_cast<uintptr_t>(address) - base_;
+  const Mapping possible = check_pages(offset, bytes, false);
+  if (possible != Mapping::kDone) return possible;
+  if (bytes > size() - used_) return Mapping::kNoMemory;
+  used_ += bytes;
+  for (uint64_t at = offset; at != offset + bytes; at += kPage)
+    page(at).store(true, std::memory_order_relaxed);
+  return Mapping::kDone;
+}
+
+Arena::Mapping Arena::unmap(void* address, uint64_t bytes) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const uint64_t offset = reinterpret_cast<uintptr_t>(address) - base_;
+  const Mapping possible = check_pages(offset, bytes, true);
+  if (possible != Mapping::kDone) return possible;
+  used_ -= bytes;
+  for (uint64_t at = offset; at != offset + bytes; at += kPage)
+    page(at).store(false, std::memory_order_relaxed);
+  madvise(reinterpret_cast<void*>(base_ + distance_ + offset), bytes, MADV_DONTNEED);
+  return Mapping::kDone;
+}
+
+bool Arena::mapped(uint64_t offset, uint64_t bytes) const {
+  if (offset < ranges_begin_ || offset >= ranges_end_ || bytes > ranges_end_ - offset) return false;
+  for (uint64_t at = offset / kPage * kPage; at < offset + bytes; at += kPage) {
+    if (!page(at).load(std::memory_order_relaxed)) return false;
+  }
+  return bytes != 0 || page(offset).load(std::memory_order_relaxed);
+}
+
+// ---------------------------------------------------------------- reports
+
 uint64_t Arena::used() const {
   std::lock_guard<std::mutex> lock(mutex_);
   return used_;
@@ -111,6 +189,7 @@ uint64_t Arena::largest_free() const {
 bool Arena::allocated(const void* address, uint64_t bytes) const {
   std::lock_guard<std::mutex> lock(mutex_);
   const uint64_t offset = reinterpret_cast<uintptr_t>(address) - base_;
+  if (offset >= ranges_begin_) return mapped(offset, bytes);
   auto after = allocated_.upper_bound(offset);
   if (after == allocated_.begin()) return false;
   --after;

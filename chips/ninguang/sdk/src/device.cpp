@@ -43,10 +43,12 @@ Runtime* create_runtime() {
   created->check_bounds = environment_number("NINGUANG_CHECK_BOUNDS", 0, 0, 1) != 0;
   const int64_t count = environment_number("NINGUANG_DEVICES", 2, 0, 64);
   const int64_t megabytes = environment_number("NINGUANG_MEMORY_MB", 8192, 1, int64_t{1} << 24);
+  const int64_t workspace = environment_number("NINGUANG_WORKSPACE_MB", 0, 0, megabytes);
   for (int64_t i = 0; i < count; ++i) {
     created->devices.push_back(std::make_unique<Device>());
     created->devices.back()->index = static_cast<int>(i);
     created->devices.back()->total_memory = static_cast<uint64_t>(megabytes) << 20;
+    created->devices.back()->workspace_wanted = static_cast<uint64_t>(workspace) << 20;
   }
   if (arm_faults(getenv("NINGUANG_FAULT")) != NG_SUCCESS) fprintf(stderr, "ninguang: NINGUANG_FAULT: %s\n", message());
   pthread_atfork(nullptr, nullptr, [] { process_forked = in_use.load(); });

@@ -19,6 +19,8 @@ struct Device {
   uint64_t total_memory = 0;
   Arena memory;
   std::atomic<bool> lost{false};
+  // What the kernel library keeps for itself in the device's memory, from the first launch on. 0: none, or taken already.
+  std::atomic<uint64_t> workspace_wanted{0};
 
   std::mutex mutex;  // of streams
   std::vector<std::shared_ptr<Stream>> streams;  // a destroyed one stays until its work and its failure are settled
@@ -39,6 +41,8 @@ extern std::atomic<bool> process_forked;   // in a child whose parent had used t
 extern std::atomic<bool> process_exiting;  // queued work is no longer run
 // From now on a forked child is refused.
 void mark_in_use();
+// Takes the kernel library's workspace (memory.cpp). OUT_OF_MEMORY: nothing was taken, and the next launch tries again.
+ngResult take_workspace(Device& device);
 
 // nullptr, with a message, if there is no such device.
 Device* find_device(int32_t index);

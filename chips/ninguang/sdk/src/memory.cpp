@@ -1,7 +1,10 @@
 // Allocation of device memory and of pinned host memory.
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "device.h"
+#include "ng_virtual_memory.h"
 
 namespace ng {
 namespace {
@@ -15,7 +18,44 @@ ngResult out_of_memory(Device& device, uint64_t bytes) {
               static_cast<unsigned long long>(device.memory.largest_free()));
 }
 
+// Address space of a device beside its memory: each range is about as large as the memory, and there is one for each
+// stream that allocates.
+constexpr uint64_t kRangesPerDevice = 256, kMostRangeBytes = uint64_t{4} << 40;
+
+ngResult open_memory(Device& device) {
+  mark_in_use();
+  const uint64_t ranges = std::min(device.total_memory * kRangesPerDevice, kMostRangeBytes);
+  if (device.memory.reserve(device.total_memory, !runtime().unified, ranges)) return NG_SUCCESS;
+  return fail(NG_ERROR_OUT_OF_MEMORY, "the host refused to reserve %llu bytes of address space for device %d",
+              static_cast<unsigned long long>(device.total_memory), device.index);
+}
+
+ngResult range_result(const char* api, Device& device, Arena::Mapping mapping, void* address, uint64_t bytes) {
+  const char* why = "";
+  switch (mapping) {
+    case Arena::Mapping::kDone: return NG_SUCCESS;
+    case Arena::Mapping::kNoMemory: return out_of_memory(device, bytes);
+    case Arena::Mapping::kNotMapped: why = "not all of it is mapped"; break;
+    case Arena::Mapping::kMapped: why = "a part of it is mapped"; break;
+    case Arena::Mapping::kNoRange: why = "it is no part of a reserved range in multiples of the granularity"; break;
+  }
+  return fail(NG_ERROR_INVALID_VALUE, "%s: %llu bytes at %p of device %d: %s", api,
+              static_cast<unsigned long long>(bytes), address, device.index, why);
+}
+
 }  // namespace
+
+ngResult take_workspace(Device& device) {
+  const uint64_t bytes = device.workspace_wanted.exchange(0);
+  if (bytes == 0) return NG_SUCCESS;  // another thread takes it
+  const ngResult opened = open_memory(device);
+  if (opened == NG_SUCCESS && device.memory.allocate(bytes) != nullptr) return NG_SUCCESS;
+  device.workspace_wanted = bytes;
+  if (opened != NG_SUCCESS) return opened;
+  return fail(NG_ERROR_OUT_OF_MEMORY, "no %llu bytes are left on device %d for the kernel library's workspace",
+              static_cast<unsigned long long>(bytes), device.index);
+}
+
 }  // namespace ng
 
 using namespace ng;
@@ -26,11 +66,8 @@ ngResult ngMalloc(int32_t device, uint64_t bytes, void** address) {
     *address = nullptr;
     if (bytes == 0) return fail(NG_ERROR_INVALID_VALUE, "ngMalloc: 0 bytes");
     if (fault_due(Fault::kOutOfMemory, found.index)) return out_of_memory(found, bytes);
-    mark_in_use();
-    if (!found.memory.reserve(found.total_memory, !runtime().unified)) {
-      return fail(NG_ERROR_OUT_OF_MEMORY, "the host refused to reserve %llu bytes of address space for device %d",
-                  static_cast<unsigned long long>(found.total_memory), found.index);
-    }
+    const ngResult opened = open_memory(found);
+    if (opened != NG_SUCCESS) return opened;
     *address = found.memory.allocate(bytes);
     return *address != nullptr ? NG_SUCCESS : out_of_memory(found, bytes);
   });
@@ -41,6 +78,52 @@ ngResult ngFree(int32_t device, void* address) {
     if (address == nullptr) return NG_SUCCESS;
     if (found.memory.release(address)) return NG_SUCCESS;
     return fail(NG_ERROR_INVALID_VALUE, "ngFree: %p is not an allocation of device %d", address, found.index);
+  });
+}
+
+ngResult ngMemGetGranularity(int32_t device, uint64_t* bytes) {
+  return call_on("ngMemGetGranularity", device, [&](Device&) {
+    if (bytes == nullptr) return null_argument("ngMemGetGranularity");
+    *bytes = Arena::kPage;
+    return NG_SUCCESS;
+  });
+}
+
+ngResult ngMemAddressReserve(int32_t device, uint64_t bytes, void** address) {
+  return call_on("ngMemAddressReserve", device, [&](Device& found) {
+    if (address == nullptr) return null_argument("ngMemAddressReserve");
+    *address = nullptr;
+    if (bytes == 0 || bytes % Arena::kPage != 0) {
+      return fail(NG_ERROR_INVALID_VALUE, "ngMemAddressReserve: %llu bytes are no multiple of %llu",
+                  static_cast<unsigned long long>(bytes), static_cast<unsigned long long>(Arena::kPage));
+    }
+    const ngResult opened = open_memory(found);
+    if (opened != NG_SUCCESS) return opened;
+    *address = found.memory.reserve_range(bytes);
+    if (*address != nullptr) return NG_SUCCESS;
+    return fail(NG_ERROR_OUT_OF_MEMORY, "ngMemAddressReserve: no %llu bytes of address space are left for device %d",
+                static_cast<unsigned long long>(bytes), found.index);
+  });
+}
+
+ngResult ngMemAddressFree(int32_t device, void* address, uint64_t bytes) {
+  return call_on("ngMemAddressFree", device, [&](Device& found) {
+    if (found.memory.release_range(address, bytes)) return NG_SUCCESS;
+    return fail(NG_ERROR_INVALID_VALUE, "ngMemAddressFree: %llu bytes at %p are no range of device %d without memory",
+                static_cast<unsigned long long>(bytes), address, found.index);
+  });
+}
+
+ngResult ngMemMap(int32_t device, void* address, uint64_t bytes) {
+  return call_on("ngMemMap", device, [&](Device& found) {
+    if (fault_due(Fault::kOutOfMemory, found.index)) return out_of_memory(found, bytes);
+    return range_result("ngMemMap", found, found.memory.map(address, bytes), address, bytes);
+  });
+}
+
+ngResult ngMemUnmap(int32_t device, void* address, uint64_t bytes) {
+  return call_on("ngMemUnmap", device, [&](Device& found) {
+    return range_result("ngMemUnmap", found, found.memory.unmap(address, bytes), address, bytes);
   });
 }
 

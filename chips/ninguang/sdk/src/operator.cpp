@@ -238,6 +238,11 @@ ngResult ngOperatorLaunch(ngOperator op, ngStream stream, const ngTensor* inputs
                           const ngTensor* outputs, int32_t num_outputs, const ngScalar* attrs, int32_t num_attrs) {
   if (op == nullptr) return null_argument("ngOperatorLaunch");
   return call_on("ngOperatorLaunch", stream, [&](Stream& found) {
+    Device& device = found.device();
+    if (__builtin_expect(device.workspace_wanted.load(std::memory_order_relaxed) != 0, 0)) {
+      const ngResult taken = take_workspace(device);
+      if (taken != NG_SUCCESS) return taken;
+    }
     return launch(op, found, {inputs, num_inputs, "input"}, {outputs, num_outputs, "output"}, attrs, num_attrs);
   });
 }
