@@ -48,7 +48,7 @@ class Memory(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
 
     max_split_bytes: Annotated[int, Meta(ge=0, le=1 << 62, description="0 is no limit")] = 0
     garbage_collection_threshold: Annotated[float, Meta(ge=0, le=1, description="0 is off")] = 0.0
-    expandable_segments: Annotated[bool, Meta(description="where the adapter can map memory into address ranges")] = True
+    expandable_segments: Annotated[bool, Meta(description="where the adapter can map memory")] = True
 
 
 class Config(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
