@@ -48,67 +48,6 @@ bool host_can_read(const void* address) {
 
 }  // namespace
 
-TEST(ranges_are_mapped_page_by_page) {
-  uint64_t page = 0, free_before = 0, free_now = 0, total = 0;
-  OK(ngMemGetGranularity(0, &page));
-  CHECK(page == 2u << 20, "page %llu", static_cast<unsigned long long>(page));
-  void* range = nullptr;
-  OK(ngMemAddressReserve(0, 64 * page, &range));
-  OK(ngDeviceMemory(0, &free_before, &total));
-  char* at = static_cast<char*>(range);
-  ngStream stream;
-  OK(ngStreamCreate(0, 0, &stream));
-  EXPECT(ngMemsetAsync(stream, at, 1, 4), NG_ERROR_ILLEGAL_ADDRESS);
-  OK(ngMemMap(0, at, 2 * page));
-  OK(ngMemMap(0, at + 2 * page, page));
-  OK(ngDeviceMemory(0, &free_now, &total));
-  CHECK(free_before - free_now == 3 * page, "%llu bytes are used", static_cast<unsigned long long>(free_before - free_now));
-  EXPECT(ngMemMap(0, at + 2 * page, page), NG_ERROR_INVALID_VALUE);
-  EXPECT(ngMemMap(0, at + 1, page), NG_ERROR_INVALID_VALUE);
-  EXPECT(ngMemMap(0, at + 63 * page, 2 * page), NG_ERROR_INVALID_VALUE);
-  EXPECT(ngMemMap(0, at + 3 * page, total), NG_ERROR_INVALID_VALUE);
-  CHECK(unified() || !host_can_read(at), "the host reads mapped memory");
-  OK(ngMemsetAsync(stream, at + 2 * page - 8, 7, 16));  // across two maps
-  OK(ngStreamSynchronize(stream));
-  EXPECT(ngMemsetAsync(stream, at + 3 * page - 8, 7, 16), NG_ERROR_ILLEGAL_ADDRESS);
-  unsigned char got[16] = {};
-  OK(ngMemcpyDtoHAsync(stream, got, at + 2 * page - 8, sizeof(got)));
-  OK(ngStreamSynchronize(stream));
-  CHECK(got[0] == 7 && got[15] == 7, "read %d and %d", got[0], got[15]);
-  EXPECT(ngMemAddressFree(0, at, 64 * page), NG_ERROR_INVALID_VALUE);
-  EXPECT(ngMemUnmap(0, at + 2 * page, 2 * page), NG_ERROR_INVALID_VALUE);
-  OK(ngMemUnmap(0, at + page, 2 * page));
-  EXPECT(ngMemcpyDtoHAsync(stream, got, at + 2 * page - 8, sizeof(got)), NG_ERROR_ILLEGAL_ADDRESS);
-  OK(ngMemUnmap(0, at, page));
-  OK(ngMemAddressFree(0, at, 64 * page));
-  EXPECT(ngMemAddressFree(0, at, 64 * page), NG_ERROR_INVALID_VALUE);
-  OK(ngDeviceMemory(0, &free_now, &total));
-  CHECK(free_before == free_now, "%llu bytes are lost", static_cast<unsigned long long>(free_before - free_now));
-  OK(ngStreamDestroy(stream));
-}
-
-TEST(ranges_and_blocks_share_the_memory) {
-  uint64_t page = 0, free_bytes = 0, total = 0;
-  OK(ngMemGetGranularity(0, &page));
-  OK(ngDeviceMemory(0, &free_bytes, &total));
-  void *range = nullptr, *other = nullptr, *block = nullptr;
-  OK(ngMemAddressReserve(0, total, &range));
-  OK(ngMemAddressReserve(0, total, &other));
-  const uint64_t all = free_bytes / page * page;
-  OK(ngMemMap(0, range, all));
-  EXPECT(ngMemMap(0, other, page), NG_ERROR_OUT_OF_MEMORY);
-  EXPECT(ngMalloc(0, page, &block), NG_ERROR_OUT_OF_MEMORY);
-  OK(ngMemUnmap(0, static_cast<char*>(range) + all - page, page));
-  OK(ngMalloc(0, page, &block));
-  EXPECT(ngMemMap(0, other, page), NG_ERROR_OUT_OF_MEMORY);
-  OK(ngFree(0, block));
-  OK(ngMemMap(0, other, page));
-  OK(ngMemUnmap(0, other, page));
-  OK(ngMemUnmap(0, range, all - page));
-  OK(ngMemAddressFree(0, range, total));
-  OK(ngMemAddressFree(0, other, total));
-}
-
 TEST(devices_are_described) {
   int32_t count = 0;
   OK(ngDeviceCount(&count));
@@ -471,4 +410,65 @@ TEST(a_destroyed_stream_finishes_its_work) {
   CHECK(download(other, memory, 1)[0] == 9, "dropped");
   OK(ngStreamDestroy(other));
   OK(ngEventDestroy(event));
+}
+
+TEST(ranges_are_mapped_page_by_page) {
+  uint64_t page = 0, free_before = 0, free_now = 0, total = 0;
+  OK(ngMemGetGranularity(0, &page));
+  CHECK(page == 2u << 20, "page %llu", static_cast<unsigned long long>(page));
+  void* range = nullptr;
+  OK(ngMemAddressReserve(0, 64 * page, &range));
+  OK(ngDeviceMemory(0, &free_before, &total));
+  char* at = static_cast<char*>(range);
+  ngStream stream;
+  OK(ngStreamCreate(0, 0, &stream));
+  EXPECT(ngMemsetAsync(stream, at, 1, 4), NG_ERROR_ILLEGAL_ADDRESS);
+  OK(ngMemMap(0, at, 2 * page));
+  OK(ngMemMap(0, at + 2 * page, page));
+  OK(ngDeviceMemory(0, &free_now, &total));
+  CHECK(free_before - free_now == 3 * page, "%llu bytes are used", static_cast<unsigned long long>(free_before - free_now));
+  EXPECT(ngMemMap(0, at + 2 * page, page), NG_ERROR_INVALID_VALUE);
+  EXPECT(ngMemMap(0, at + 1, page), NG_ERROR_INVALID_VALUE);
+  EXPECT(ngMemMap(0, at + 63 * page, 2 * page), NG_ERROR_INVALID_VALUE);
+  EXPECT(ngMemMap(0, at + 3 * page, total), NG_ERROR_INVALID_VALUE);
+  CHECK(unified() || !host_can_read(at), "the host reads mapped memory");
+  OK(ngMemsetAsync(stream, at + 2 * page - 8, 7, 16));  // across two maps
+  OK(ngStreamSynchronize(stream));
+  EXPECT(ngMemsetAsync(stream, at + 3 * page - 8, 7, 16), NG_ERROR_ILLEGAL_ADDRESS);
+  unsigned char got[16] = {};
+  OK(ngMemcpyDtoHAsync(stream, got, at + 2 * page - 8, sizeof(got)));
+  OK(ngStreamSynchronize(stream));
+  CHECK(got[0] == 7 && got[15] == 7, "read %d and %d", got[0], got[15]);
+  EXPECT(ngMemAddressFree(0, at, 64 * page), NG_ERROR_INVALID_VALUE);
+  EXPECT(ngMemUnmap(0, at + 2 * page, 2 * page), NG_ERROR_INVALID_VALUE);
+  OK(ngMemUnmap(0, at + page, 2 * page));
+  EXPECT(ngMemcpyDtoHAsync(stream, got, at + 2 * page - 8, sizeof(got)), NG_ERROR_ILLEGAL_ADDRESS);
+  OK(ngMemUnmap(0, at, page));
+  OK(ngMemAddressFree(0, at, 64 * page));
+  EXPECT(ngMemAddressFree(0, at, 64 * page), NG_ERROR_INVALID_VALUE);
+  OK(ngDeviceMemory(0, &free_now, &total));
+  CHECK(free_before == free_now, "%llu bytes are lost", static_cast<unsigned long long>(free_before - free_now));
+  OK(ngStreamDestroy(stream));
+}
+
+TEST(ranges_and_blocks_share_the_memory) {
+  uint64_t page = 0, free_bytes = 0, total = 0;
+  OK(ngMemGetGranularity(0, &page));
+  OK(ngDeviceMemory(0, &free_bytes, &total));
+  void *range = nullptr, *other = nullptr, *block = nullptr;
+  OK(ngMemAddressReserve(0, total, &range));
+  OK(ngMemAddressReserve(0, total, &other));
+  const uint64_t all = free_bytes / page * page;
+  OK(ngMemMap(0, range, all));
+  EXPECT(ngMemMap(0, other, page), NG_ERROR_OUT_OF_MEMORY);
+  EXPECT(ngMalloc(0, page, &block), NG_ERROR_OUT_OF_MEMORY);
+  OK(ngMemUnmap(0, static_cast<char*>(range) + all - page, page));
+  OK(ngMalloc(0, page, &block));
+  EXPECT(ngMemMap(0, other, page), NG_ERROR_OUT_OF_MEMORY);
+  OK(ngFree(0, block));
+  OK(ngMemMap(0, other, page));
+  OK(ngMemUnmap(0, other, page));
+  OK(ngMemUnmap(0, range, all - page));
+  OK(ngMemAddressFree(0, range, total));
+  OK(ngMemAddressFree(0, other, total));
 }
