@@ -44,6 +44,7 @@ help:
 	@echo "make demo      ResNet-50 on the reference chip, checked against the CPU (builds what is missing)"
 	@echo "make test      all tests (builds what is missing)"
 	@echo "make litmus    1,000 runs of the litmus programs under delays, and every mutant of them (LITMUS_RUNS=1000)"
+	@echo "make oom-drill fills a device, fails, frees and goes on, 1,000 times"
 	@echo "make test-long what takes too long for each change: litmus, oom-drill, the operator database on two chips at once"
 	@echo "make test-opencl        the OpenCL chip's tests in full, on the runtimes that are installed (PoCL)"
 	@echo "make test-opencl-intel  the same on Intel's CPU runtime, which it installs into build/ (about 1 GB)"

@@ -1,4 +1,4 @@
-"""A small CNN learns handwritten digits on a chip, as well as on the CPU.
+"""A small CNN learns handwritten digits on a chip, as well as on the CPU in double precision.
 
     python examples/train_mnist.py --device ninguang
 
@@ -19,7 +19,8 @@ from torch import nn
 import torch_fl
 
 TOLERANCE = 1e-3  # of an epoch's loss, relative
-# Later epochs amplify rounding: on the CPU alone, channels_last moves the last of eight by an eighth.
+# Later epochs amplify rounding, and float32 on the CPU drifts too: channels_last moves the third epoch by 1 %. So the
+# reference is float64.
 COMPARED_EPOCHS = 3
 REQUIRED_ACCURACY = 0.95
 
@@ -103,11 +104,11 @@ def main() -> int:
     with torch_fl.routing.track() as routes:
         curve = train(ours, images.to(device), labels.to(device), arguments)
         learnt = accuracy(ours, test_images.to(device), test_labels.to(device))
-    expected = train(model, images, labels, arguments)
-    cpu_learnt = accuracy(model, test_images, test_labels)
+    expected = train(model.double(), images.double(), labels, arguments)
+    cpu_learnt = accuracy(model, test_images.double(), test_labels)
 
     for epoch, (a, b) in enumerate(zip(curve.tolist(), expected.tolist(), strict=True), 1):
-        print(f"epoch {epoch:2}: loss {a:.5f}, CPU {b:.5f}")
+        print(f"epoch {epoch:2}: loss {a:.5f}, CPU in float64 {b:.5f}")
     difference = ((curve - expected).abs() / expected.abs().clamp(min=0.1))[:COMPARED_EPOCHS].max().item()
     right = difference <= TOLERANCE and learnt >= REQUIRED_ACCURACY
     print(f"test accuracy {learnt:.1%} on {device}, {cpu_learnt:.1%} on the CPU (required {REQUIRED_ACCURACY:.0%})")

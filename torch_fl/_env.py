@@ -67,7 +67,10 @@ def _parse_bytes(text: str) -> int:
     match = re.fullmatch(r"\s*(\d+)\s*([kmgt]?)(i?b)?\s*", text.lower())
     if not match:
         raise _Bad("a number of bytes, as 1048576, 512k, 64m or 2g")
-    return int(match[1]) << (10 * " kmgt".index(match[2] or " "))
+    value = int(match[1]) << (10 * " kmgt".index(match[2] or " "))
+    if value > 1 << 62:
+        raise _Bad("at most 2^62 bytes")
+    return value
 
 
 def _parse_choice(*allowed: str, **aliases: str) -> Callable[[str], str]:
@@ -155,9 +158,11 @@ VARIABLES: dict[str, Variable] = {
                  "Synchronises after every kernel and copy, so that a failure names the operator that caused it.",
                  strict=False),
         Variable("TORCH_FL_RACE_CHECK", "choice",
-                 _parse_choice("off", "warn", "raise", **{"0": "off", "1": "warn", "2": "raise"}), "off",
+                 _parse_choice("off", "warn", "raise", **dict.fromkeys(_FALSE, "off"), **dict.fromkeys(_TRUE, "warn"),
+                               **{"2": "raise"}), "off",
                  "`1` or `warn`: warns of two accesses to the same memory that no event orders, naming both "
-                 "operations. `2` or `raise`: RuntimeError at the second of them. Slow; see docs/streams.md.",
+                 "operations. `2` or `raise`: torch_fl.RaceError, a RuntimeError, at the second of them. Slow; see "
+                 "docs/streams.md.",
                  strict=False),
         Variable("TORCH_FL_CPU_FALLBACK", "switch", _parse_bool, None,
                  "Whether operators may run on the CPU when no other tier can. Not set: `fallback.enable_cpu_fallback` "

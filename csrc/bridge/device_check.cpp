@@ -30,6 +30,7 @@ bool only_checked(const std::string& overload) { return contains(kOnlyChecked, o
 
 DeviceRule device_rule(const std::string& overload) {
   if (overload.rfind("aten::", 0) != 0) return DeviceRule::Custom;
+  if (overload == "aten::equal") return DeviceRule::SeveralOfOurs;
   return contains(kNoDeviceCheck, overload) ? DeviceRule::HostScalars : DeviceRule::Same;
 }
 
@@ -46,7 +47,9 @@ c10::Device operands_device(const c10::OperatorHandle& op, const torch::jit::Sta
         if (rule == DeviceRule::HostScalars && (t.dim() == 0 || are_indices(arguments[i]))) return;
       }
       if (!first) first = device;
-      if (*first != device) raise_two_devices(toString(op.operator_name()).c_str(), arguments[i].name().c_str(), *first, device);
+      if (rule == DeviceRule::SeveralOfOurs && first->type() == device.type()) return;
+      if (*first != device)
+        raise_two_devices(toString(op.operator_name()).c_str(), arguments[i].name().c_str(), *first, device);
     });
   if (ours) return *ours;
   for (const c10::IValue& value : values)

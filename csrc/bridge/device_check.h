@@ -12,6 +12,7 @@ namespace fl::bridge {
 
 enum class DeviceRule : uint8_t {
   Same,         // every tensor on one device
+  SeveralOfOurs,  // equal(): the answer is the host's, so tensors of several fl devices are compared
   HostScalars,  // as TensorIterator: tensors of the CPU without dimensions are values; indices may be on the CPU
   Custom        // not PyTorch's operator: what its tensors on the CPU are for is its own affair
 };

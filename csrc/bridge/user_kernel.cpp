@@ -9,6 +9,7 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "bridge/device_check.h"
 #include "bridge/device_context.h"
 #include "bridge/settings.h"
 
@@ -53,9 +54,19 @@ bool needs_gradient(c10::ArrayRef<c10::IValue> values) {
   });
 }
 
+// What this operator's own kernels check. Those that ATen composes for all devices do not, and what copies between devices
+// cannot.
+std::optional<DeviceRule> checked_by(const c10::OperatorHandle& op, const std::string& name) {
+  const bool composed = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) ||
+                        op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
+  if (composed || name == "aten::_copy_from" || name == "aten::_copy_from_and_resize") return std::nullopt;
+  return device_rule(name);
+}
+
 struct Overload {  // lives for ever
   c10::OperatorHandle op;
   int id;
+  std::optional<DeviceRule> rule;  // for its operands' devices
   size_t num_arguments;
   std::array<std::atomic<int64_t>, kMaxDevices> kernels{};
   // Guarded by registry().mutex.
@@ -63,7 +74,10 @@ struct Overload {  // lives for ever
   std::optional<c10::RegistrationHandleRAII> installed, installed_autograd;
 
   Overload(c10::OperatorHandle handle, const std::string& name)
-      : op(std::move(handle)), id(overload_id(name.c_str())), num_arguments(op.schema().arguments().size()) {}
+      : op(std::move(handle)),
+        id(overload_id(name.c_str())),
+        rule(checked_by(op, name)),
+        num_arguments(op.schema().arguments().size()) {}
 };
 
 // For PrivateUse1.
@@ -81,6 +95,7 @@ class Switch final : public c10::OperatorKernel {
   bool run(int64_t kernel, int device, const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     const int64_t group = user_kernel_group(kernel);
     if (user_kernel_in_use(group) || !settings.enable_library.load(std::memory_order_relaxed)) return false;
+    if (overload_.rule) operands_device(op, *stack, *overload_.rule);  // raises if they are on several
     const UserKernelInUse running(group);
     const DeviceContext context(c10::Device(c10::kPrivateUse1, static_cast<c10::DeviceIndex>(device)));
     struct Depth {

@@ -263,12 +263,21 @@ void ensure_opened() noexcept {
 
 [[noreturn]] void raise_no_device(int index) {
   const int count = num_devices.load();
+  int num_found = 0;
+  {
+    std::lock_guard<std::mutex> lock(registry().mutex);
+    num_found = registry().num_found;
+  }
   std::string text = "fl:" + std::to_string(index) + " does not exist: ";
   if (count == 0) {
     text += "there are no fl devices";
     const std::vector<AdapterFailure> failures = adapter_failures();
     if (!failures.empty()) text += " (" + failures.front().reason + ")";
-    text += ". `flagos-torch-fl diagnose` says why.";
+    if (num_found != 0) {
+      text += ": TORCH_FL_VISIBLE_DEVICES shows none of the " + std::to_string(num_found) + " that were found.";
+    } else {
+      text += ". `flagos-torch-fl diagnose` says why.";
+    }
   } else {
     text += count == 1 ? "there is 1 fl device (" : "there are " + std::to_string(count) + " fl devices (";
     for (int i = 0; i < count; ++i)

@@ -120,8 +120,11 @@ std::string CachingAllocator::out_of_memory_text(uint64_t bytes, const Stream& s
   text += ". ";
   if (too_large) {
     text += "The device gives no more than that at once, however much is free: split the tensor.";
-  } else if (bytes <= info.total && info.reserved - std::min(info.reserved, info.allocated) >= bytes) {
-    text += device_.spec->expandable_segments
+  } else if (bytes <= info.total && info.allocated <= info.total - bytes && info.reserved >= info.allocated + bytes) {
+    text += expandable
+                ? "What is free lies in pages that other tensors are still in: free those too, or allocate large tensors "
+                  "first."
+            : device_.spec->expandable_segments
                 ? "What is reserved lies in pieces: set max_split_bytes, so that large blocks stay whole, or allocate "
                   "large tensors first."
                 : "What is reserved lies in pieces: turn expandable_segments on, or set max_split_bytes, so that large "
@@ -132,7 +135,8 @@ std::string CachingAllocator::out_of_memory_text(uint64_t bytes, const Stream& s
         "(the vendor's documentation says how).";
   } else if (info.device_total != 0 && info.total < info.device_total) {
     text +=
-        "Free tensors that are no longer needed, use a smaller batch, or raise memory_fraction or the memory limit.";
+        "Free tensors that are no longer needed, use a smaller batch, or raise this process's share of the memory "
+        "(memory_fraction, or memory_pool.total_mb of the profile).";
   } else {
     text += "Free tensors that are no longer needed, or use a smaller batch.";
   }

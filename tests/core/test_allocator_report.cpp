@@ -42,7 +42,7 @@ TEST(allocator_memory_fraction_at_run_time) {
   CHECK_RAISES(heap.get(17 * kMiB + (16 * kMiB)), FL_STATUS_OUT_OF_MEMORY, "this process may use 16.00 MiB");
   heap.put(b);
   heap.device.allocator->empty_cache();
-  CHECK_RAISES(heap.get(17 * kMiB), FL_STATUS_OUT_OF_MEMORY, "raise memory_fraction");
+  CHECK_RAISES(heap.get(17 * kMiB), FL_STATUS_OUT_OF_MEMORY, "raise this process's share of the memory");
   heap.put(heap.get(16 * kMiB));
   for (const double bad : {0.0, -1.0, 1.5, 0.0 / 0.0}) {
     CHECK_RAISES(set_memory_fraction(heap.device, bad), FL_STATUS_INVALID_ARGUMENT, "more than 0 and at most 1");

@@ -121,7 +121,26 @@ def test_operands_of_two_devices_do_not_reach_the_kernel() -> None:
         for call in (lambda: x(HERE) + x(THERE), lambda: x(THERE) + x(HERE)):
             with pytest.raises(RuntimeError, match="same device.*fl:[01].* and fl:[01]"):
                 call()
-    assert not reached
+        for call in (lambda: x(HERE) + x("cpu"), lambda: x("cpu") + x(HERE), lambda: x(HERE).add_(x("cpu")),
+                     lambda: torch.add(x(HERE), x(HERE), out=x("cpu")),
+                     lambda: torch.add(x(HERE), x(HERE), out=x(THERE))):
+            with pytest.raises(RuntimeError, match="at least two devices|expected to be on|out tensor to have device"):
+                call()
+        assert not reached
+        x(HERE) + torch.tensor(1.0)  # a number
+        assert len(reached) == 1
+
+
+def test_what_may_come_from_the_cpu_still_does() -> None:
+    def declined(op: str) -> torch_fl.ops.kernel.Kernel:
+        return torch_fl.kernel(op, lambda *args, **kwargs: NotImplemented, variants=False, device=HERE)
+
+    with declined("aten::copy_"), declined("aten::index.Tensor"), declined("aten::_pack_padded_sequence"):
+        assert torch.equal(x(HERE).copy_(x("cpu")).cpu(), x("cpu"))
+        assert torch.equal(x(HERE).copy_(x(THERE)).cpu(), x("cpu"))
+        assert torch.equal(x(HERE)[torch.tensor([0])].cpu(), x("cpu")[torch.tensor([0])])
+        data, sizes = torch._pack_padded_sequence(torch.ones(2, 3, 4, device=HERE), torch.tensor([3, 2]), True)
+        assert data.shape == (5, 4) and sizes.tolist() == [2, 2, 1]
 
 
 def test_promotion_and_broadcasting_follow_the_operator() -> None:

@@ -189,7 +189,7 @@ def test_the_fraction_is_set_at_run_time(run_python) -> None:
         try:
             torch.empty(7 << 20, dtype=torch.uint8, device="fl:1")
         except torch.OutOfMemoryError as error:
-            assert "this process may use 16.00 MiB" in str(error) and "raise memory_fraction" in str(error), error
+            assert "this process may use 16.00 MiB" in str(error) and "raise this process's share" in str(error), error
         else:
             raise AssertionError("7 MiB of 6")
         torch.empty(40 << 20, dtype=torch.uint8, device="fl:0")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 
 import between_devices
@@ -100,6 +101,7 @@ def test_autograd_runs_on_each_device(run_python, tmp_path, flags: str) -> None:
 
 
 def test_each_device_has_its_own_counts_and_memory(other: torch.device) -> None:
+    gc.collect()
     held = torch.fl.memory_allocated(NINGUANG)
     with routing.track() as seen:
         x = torch.ones(100, device=other)

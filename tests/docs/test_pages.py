@@ -100,8 +100,11 @@ def test_commands_of_the_status_table_exist():
 
 
 def test_example_of_the_readme_runs():
-    (example,) = blocks(README, "python")
-    found = run(sys.executable, "-c", example)
+    first, *others = blocks(README, "python")
+    for example in others:
+        found = run(sys.executable, "-c", example)
+        assert found.returncode == 0, found.stderr
+    found = run(sys.executable, "-c", first)
     assert found.returncode == 0, found.stderr
     assert "[Torch-FL] Operator routing: native=" in found.stdout and "cpu_fallback=0" in found.stdout
 

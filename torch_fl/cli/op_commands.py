@@ -23,7 +23,9 @@ def add_to(app: typer.Typer) -> None:
     """Add this file's commands."""
     app.command("ops")(ops)
     app.command("explain")(explain)
-    app.command("conform", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(conform)
+    # --help is the suite's too.
+    app.command("conform", add_help_option=False,
+                context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(conform)
 
 
 def ops(

@@ -115,7 +115,7 @@ class DeviceProperties:
         uuid: stays the same across restarts.
         alignment: bytes; what the chip and the profile's memory_pool ask for, the larger.
         prealloc_bytes: taken from the device by the first allocation, as far as there is so much.
-        min_block_bytes: allocations are rounded up to a multiple of it: the profile's, or the alignment if that is more.
+        min_block_bytes: allocations are rounded up to a multiple of it: the larger of the profile's and the alignment.
         max_allocation: most bytes that the chip gives at once; 0 is no limit.
         expandable_segments: whether the caching allocator's segments grow and shrink page by page.
         capabilities: of the adapter's ABI: pointers, in_place, host_visible, compiler, peer.

@@ -47,14 +47,15 @@ def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
         device: None is the current device.
         abbreviated: only the totals, without those of the small and the large pool.
     """
-    from torch_fl.device.memory import memory_stats
+    from torch_fl.device.memory import mem_get_info, memory_stats
 
     index = _index(device)
     info = _C.device_info(index)
     stats = memory_stats(index)
+    _, usable = mem_get_info(index)
     rule, thin = "=" * _WIDTH, "-" * _WIDTH
     counters = f"  OOMs: {stats['num_ooms']:<12d} | cache releases to retry: {stats['num_alloc_retries']:<8d}"
-    title = f" Memory of fl:{index} ({info['chip']}, {info['name']}), {info['total_memory'] / 2**20:,.0f} MiB usable"
+    title = f" Memory of fl:{index} ({info['chip']}, {info['name']}), {usable / 2**20:,.0f} MiB usable"
     header = f" {'Metric':<21} | " + " | ".join(f"{title:<10}" for title in _COLUMNS.values()) + " "
     lines = [rule, title, thin, counters, rule, header]
     for key, name in _ROWS.items():

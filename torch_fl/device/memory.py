@@ -156,7 +156,7 @@ def reset_accumulated_memory_stats(device: Any = None) -> None:
 def mem_get_info(device: Any = None) -> tuple[int, int]:
     """Return (free, total) bytes of a device, within what this process may use.
 
-    total is the device's memory after the profile's limit and the memory fraction; free is what could still be reserved:
+    total is the device's memory after the profile's limit and the memory fraction; free is what can still be reserved:
     neither what the caching allocator holds, nor what the chip's own libraries and other processes do. The same as
     torch.accelerator.get_memory_info().
     """

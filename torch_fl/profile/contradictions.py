@@ -57,6 +57,9 @@ def _memory(profile: ChipProfile, document: Document) -> list[Problem]:
     if pool.total_mb is not None and pool.prealloc_mb > pool.total_mb:
         problems.append(document.problem((*path, "prealloc_mb"), "larger than the memory (total_mb)",
                                          f"0 to {pool.total_mb}"))
+    if pool.total_mb is not None and pool.min_block_bytes > pool.total_mb << 20:
+        problems.append(document.problem((*path, "min_block_bytes"), "larger than the memory (total_mb)",
+                                         f"1 to {pool.total_mb << 20}", value=pool.min_block_bytes))
     owners = [(("constraints",), profile.constraints)]
     owners += [(("native_ops", i, "constraints"), entry.constraints)
                for i, entry in enumerate(profile.native_ops or ()) if entry.constraints]
