@@ -36,6 +36,8 @@ TAKES_SEVERAL = {
     **dict.fromkeys(("nn.functional.batch_norm", "nn.functional.batch_norm.without_cudnn", "nn.functional.bilinear",
                      "linalg.pinv"), "answers for an empty batch without reading the rest"),
 }  # fmt: skip
+# Entries that take operands of several chips, and refuse the CPU beside a chip.
+TAKES_SEVERAL_CHIPS = {"equal": "its answer is the host's; CUDA refuses it"}
 # Entries with an error of PyTorch's own that does not name both devices.
 OWN_ERROR = {
     **dict.fromkeys(("meshgrid.variadic_tensors", "meshgrid.list_of_tensors", "cartesian_prod"),
@@ -79,7 +81,8 @@ def finding(name: str, op: OpInfo, other: torch.device, odd: torch.Tensor, call:
             return None
         known = name in OWN_ERROR and OWN_ERROR[name] in text
         return None if known else f"raises {' '.join(text.split())[:200]}"
-    return None if value or name in TAKES_SEVERAL else "computes"
+    several = name in TAKES_SEVERAL or (other != CPU and name in TAKES_SEVERAL_CHIPS)
+    return None if value or several else "computes"
 
 
 def sweep(other: torch.device) -> tuple[int, list[str]]:
